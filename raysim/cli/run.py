@@ -1,0 +1,55 @@
+"""``raysim run``: one config, one run directory, one result."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+
+@click.command("run")
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint, to the same bits.")
+@click.option("--force", is_flag=True, help="Replace what is in the run directory.")
+@click.option("--quiet", is_flag=True, help="No progress, only the result.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as one JSON object, last line."
+)
+def command(
+    config: str, overrides: tuple[str, ...], resume: bool, force: bool, quiet: bool, as_json: bool
+) -> None:
+    r"""Run CONFIG (a YAML file or a bundled name, see `raysim ls configs`).
+
+    \b
+    raysim run quickstart
+    raysim run quickstart method.name=single train.rounds=5 seed=1
+    raysim run quickstart data.noise='{kind: uniform, rho: 0.6}'
+    """
+    from raysim.cli.progress import log_to_terminal, show_progress
+    from raysim.config import load_config
+    from raysim.errors import ConfigError
+
+    if resume and force:
+        raise ConfigError("--resume and --force contradict each other; give one of them")
+    settings = load_config(config, overrides)
+
+    from raysim.experiment import Experiment
+
+    log_to_terminal()
+    experiment = Experiment(settings)
+    stream = sys.stderr if as_json else sys.stdout
+    with show_progress(experiment, stream=stream, quiet=quiet) as listener:
+        result = experiment.run(resume=resume, force=force, listeners=[listener])
+    if as_json:
+        click.echo(json.dumps(_public(result.summary)))
+    else:
+        from raysim.cli.tables import print_result
+
+        print_result(result.summary)
+
+
+def _public(summary: Any) -> dict[str, Any]:
+    return dict(summary)

@@ -1,0 +1,82 @@
+"""What a step sees of a run, for one round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from raysim.data.world import DataWorld, DriverData
+from raysim.errors import ConfigError
+from raysim.evaluator import Evaluator
+from raysim.protocols import ClientId, Federation, GroupId
+from raysim.runtime.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class RoundContext:
+    """``protocols.Context`` over real parts; fills ``entry``, the round's record."""
+
+    federation: Federation
+    config: Any
+    stage: str
+    round: int
+    last: bool
+    data: DriverData = field(repr=False)
+    world: DataWorld = field(repr=False)
+    evaluator: Evaluator = field(repr=False)
+    folder: RunFolder = field(repr=False)
+    entry: dict[str, Any] = field(repr=False)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return self.data.classes
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width, channels."""
+        return self.data.image_shape
+
+    @property
+    def clean(self) -> tuple[np.ndarray, np.ndarray]:
+        """The server's clean images and their labels."""
+        return self.data.clean
+
+    def server_features(self, use: str) -> np.ndarray:
+        """Features of the server's clean images."""
+        return self.world.features(use, self.data.clean[0])
+
+    def privilege(self, name: str) -> Any:
+        """Hand out the truth to methods that declare it."""
+        if name not in self.config.method.privileges:
+            raise ConfigError(f"this method does not declare the privilege {name!r}")
+        return {"tasks": self.evaluator.tasks}[name]()
+
+    def record(self, **values: Any) -> None:
+        """Add to the round's record."""
+        self.entry.update(values)
+
+    def sent(self, direction: str, message: str, nbytes: int) -> None:
+        """Count bytes by direction and message."""
+        counts = self.entry.setdefault("bytes", {"up": {}, "down": {}})[direction]
+        counts[message] = counts.get(message, 0) + int(nbytes)
+
+    def observe_groups(self, groups: Mapping[ClientId, GroupId]) -> None:
+        """Record the grouping and its score."""
+        self.entry["groups"] = [groups[k] for k in sorted(groups)]
+        self.entry.update(self.evaluator.groups(groups))
+
+    def observe_labels(self, labels: Mapping[ClientId, np.ndarray]) -> None:
+        """Record the score of corrected labels."""
+        self.entry["labels"] = self.evaluator.labels(labels)
+
+    def artifact(self, name: str, array: np.ndarray) -> None:
+        """Keep an array in the run directory."""
+        self.folder.artifact(name, array)
+
+    def test_classes(self) -> Mapping[ClientId, tuple[int, ...]]:
+        """Classes each client is evaluated on."""
+        return self.data.test_classes()

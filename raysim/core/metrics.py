@@ -1,0 +1,84 @@
+"""Scores of groupings and of corrected labels against the truth (metrics sheet, sections 2-3)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+def adjusted_rand(a: ArrayLike, b: ArrayLike) -> float:
+    """Return the adjusted Rand index of two groupings; 1 means the same groups."""
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(adjusted_rand_score(*_pair(a, b)))
+
+
+def normalized_mutual_info(a: ArrayLike, b: ArrayLike) -> float:
+    """Return the mutual information of two groupings over the mean of their entropies."""
+    from sklearn.metrics import normalized_mutual_info_score
+
+    return float(normalized_mutual_info_score(*_pair(a, b)))
+
+
+def purity(groups: ArrayLike, tasks: ArrayLike) -> float:
+    """Return the share of clients whose task is the most common one of their group."""
+    table = _contingency(groups, tasks)
+    return float(table.max(axis=1).sum() / table.sum())
+
+
+def matched_accuracy(groups: ArrayLike, tasks: ArrayLike) -> float:
+    """Return the share of clients in the right group under the best one-to-one naming."""
+    from scipy.optimize import linear_sum_assignment
+
+    table = _contingency(groups, tasks)
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    return float(table[rows, columns].sum() / table.sum())
+
+
+def noise_rate(true: ArrayLike, given: ArrayLike) -> float:
+    """Return the share of given labels that are wrong."""
+    expected, found = _pair(true, given)
+    return float(np.mean(expected != found))
+
+
+def correction_report(
+    true: ArrayLike, given: ArrayLike, corrected: ArrayLike
+) -> dict[str, float | None]:
+    """Return what a correction did; a rate over no samples is None.
+
+    Keys: ``noise_before``, ``noise_after``, ``precision`` (of the changed labels, how many are
+    right now), ``recall`` (of the wrong ones, how many are right now), ``harm_rate`` (of the right
+    ones, how many are wrong now).
+    """
+    truth, before = _pair(true, given)
+    _, after = _pair(true, corrected)
+    was_wrong, is_right = before != truth, after == truth
+    return {
+        "noise_before": float(was_wrong.mean()),
+        "noise_after": float((~is_right).mean()),
+        "precision": _share(is_right, among=after != before),
+        "recall": _share(is_right, among=was_wrong),
+        "harm_rate": _share(~is_right, among=~was_wrong),
+    }
+
+
+def _share(claim: np.ndarray, *, among: np.ndarray) -> float | None:
+    return float(claim[among].mean()) if among.any() else None
+
+
+def _contingency(a: ArrayLike, b: ArrayLike) -> np.ndarray:
+    first, second = _pair(a, b)
+    rows, columns = (np.unique(one, return_inverse=True)[1] for one in (first, second))
+    table = np.zeros((rows.max() + 1, columns.max() + 1), dtype=np.int64)
+    np.add.at(table, (rows, columns), 1)
+    return table
+
+
+def _pair(a: ArrayLike, b: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    first, second = np.asarray(a), np.asarray(b)
+    if first.ndim != 1 or first.shape != second.shape or first.size == 0:
+        raise ValueError(
+            f"labels must be two non-empty vectors of one length, got shapes {first.shape} and "
+            f"{second.shape}; pass one label per client or sample in both"
+        )
+    return first, second

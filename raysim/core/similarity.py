@@ -1,0 +1,131 @@
+"""Spectral similarity of data sets (FB-NLL Eq. 3-6, Procedure 1).
+
+Shapes: D dimensions, Q compared directions, J other data sets, K clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from array_api_compat import array_namespace, device
+
+from raysim.core.spectra import EPSILON, Array, Spectrum
+
+SMALLEST_RATIO = 1e-12
+"""Floor of s_i: one direction without any match must not send the whole product to zero."""
+
+
+def response(spectrum: Spectrum, vectors: Array) -> Array:
+    """Return how strongly a data set varies along foreign directions, ||Sigma v_i|| (Eq. 3).
+
+    Parameters
+    ----------
+    spectrum
+        The data set that responds.
+    vectors
+        Directions of one other data set (D, Q) or of several (J, D, Q). A stack made as
+        ``permute_dims(rows, (0, 2, 1))`` of contiguous rows (J, Q, D) is used without a copy.
+
+    Returns
+    -------
+    Array
+        Norms (Q,) or (J, Q).
+    """
+    xp = array_namespace(spectrum.vectors)
+    if vectors.ndim not in (2, 3) or vectors.shape[-2] != spectrum.dimension:
+        raise ValueError(
+            f"vectors must be ({spectrum.dimension}, Q) or (J, {spectrum.dimension}, Q), got "
+            f"shape {tuple(vectors.shape)}; use the same features on both sides"
+        )
+    rows = xp.astype(xp.matrix_transpose(vectors), xp.float64, copy=False)
+    norms = _row_response(spectrum, xp.reshape(rows, (-1, spectrum.dimension)))
+    return xp.reshape(norms, tuple(rows.shape[:-1]))
+
+
+def ratios(spectrum: Spectrum, vectors: Array) -> Array:
+    """Return s_i = min(lambda_i, e_i) / max(lambda_i, e_i), at least 1e-12, (Q,) or (J, Q) (Eq. 4).
+
+    Eigenvalues and responses up to D * eps * lambda_1 are rounding noise and count as zero.
+    Where both are zero they agree, so s_i = 1: a direction in which neither data set varies
+    does not set them apart.
+    """
+    num_directions = int(vectors.shape[-1])
+    if not 1 <= num_directions <= spectrum.rank:
+        raise ValueError(
+            f"vectors must have 1..{spectrum.rank} columns, the directions of the spectrum, got "
+            f"{num_directions}; cut them to the common rank"
+        )
+    xp = array_namespace(spectrum.values)
+    noise = spectrum.dimension * EPSILON * spectrum.values[0]
+    energies = _without_noise(response(spectrum, vectors), noise)
+    values = _without_noise(spectrum.values[:num_directions], noise)
+    values = xp.broadcast_to(values, energies.shape)
+    low, high = xp.minimum(values, energies), xp.maximum(values, energies)
+    ones = xp.ones_like(high)
+    ratio = xp.where(high > 0, low / xp.where(high > 0, high, ones), ones)
+    return xp.clip(ratio, min=SMALLEST_RATIO)
+
+
+def relevance(spectrum: Spectrum, vectors: Array) -> Array:
+    """Return r(k, j), the geometric mean of the ratios s_i, of shape () or (J,) (Eq. 5)."""
+    xp = array_namespace(spectrum.values)
+    return xp.exp(xp.mean(xp.log(ratios(spectrum, vectors)), axis=-1))
+
+
+def symmetric(r: Array) -> Array:
+    """Return R = (r + r^T) / 2 with unit diagonal (Eq. 6)."""
+    if r.ndim != 2 or r.shape[0] != r.shape[1]:
+        raise ValueError(
+            f"r must be square, one row per client, got shape {tuple(r.shape)}; "
+            "stack one row of relevances per client"
+        )
+    xp = array_namespace(r)
+    ids = xp.arange(r.shape[0], device=device(r))
+    return xp.where(ids[:, None] == ids[None, :], xp.ones_like(r), (r + r.T) / 2)
+
+
+def similarity_matrix(spectra: Sequence[Spectrum], rank: int | None = None) -> Array:
+    """Return the symmetric similarity of every two clients, (K, K) (Eq. 3-6).
+
+    ``rank`` is how many directions are compared; None takes the smallest rank of the spectra.
+    """
+    rank = _common_rank(spectra, rank)
+    xp = array_namespace(spectra[0].vectors)
+    rows = xp.stack([one.vectors[:, :rank].T for one in spectra])  # (K, Q, D)
+    stacked = xp.matrix_transpose(rows)
+    return symmetric(xp.stack([relevance(one, stacked) for one in spectra]))
+
+
+def _row_response(spectrum: Spectrum, rows: Array) -> Array:
+    """Return ||Sigma v|| for every row v, by one product of all rows with Sigma."""
+    xp = array_namespace(rows)
+    if spectrum.factor is not None:
+        mapped = (rows @ spectrum.factor.T) @ spectrum.factor
+    else:
+        mapped = rows @ spectrum.moment  # Sigma is symmetric
+    return xp.sqrt(xp.sum(mapped * mapped, axis=1))
+
+
+def _without_noise(values: Array, noise: Array) -> Array:
+    xp = array_namespace(values)
+    return xp.where(values > noise, values, xp.zeros_like(values))
+
+
+def _common_rank(spectra: Sequence[Spectrum], rank: int | None) -> int:
+    if not spectra:
+        raise ValueError("spectra must hold at least one client, got none; pass one per client")
+    dimensions = sorted({one.dimension for one in spectra})
+    if len(dimensions) > 1:
+        raise ValueError(
+            f"spectra must share one feature dimension, got {dimensions}; "
+            "use the same features for every client"
+        )
+    available = min(one.rank for one in spectra)
+    if rank is None:
+        return available
+    if not 1 <= rank <= available:
+        raise ValueError(
+            f"rank must be in 1..{available}, the smallest rank of the spectra, got {rank}; "
+            "lower rank or leave out clients with few samples"
+        )
+    return rank

@@ -1,0 +1,377 @@
+"""Who holds which training sample: the server's clean set, then one block of clients per task.
+
+The order of steps is fixed (partitions_and_noise.md): the server's clean images are taken out, the
+rest is divided by its *true* labels, impurity is added; noise (``raysim.data.noise``) comes last.
+FB-NLL is ``{split: iid, impurity_rate: 0.08, impurity: pool}``; RCC-PFL, without server images, is
+``{split: dirichlet, alpha: 2, impurity_rate: 0.05, impurity: foreign, min_client_size: 100}``.
+"""
+# N samples, K clients, M tasks
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from raysim.data.tasks import Tasks
+from raysim.errors import ConfigError, DataError
+from raysim.settings import Registry, check, settings
+
+TaskTable = Callable[[int], Tasks | None]
+"""A dataset's published tasks for a number of groups, or None where it has no table."""
+
+MAX_DRAWS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Where every training sample is; ids are rows of the training set, int64."""
+
+    clients: tuple[np.ndarray, ...]
+    """Sample ids of each client, ascending: own and foreign samples are not told apart by place."""
+    tasks: Tasks
+    """Classes of each task."""
+    task_of: np.ndarray
+    """Task of each client, (K,) int64; clients of one task have consecutive numbers."""
+    server_ids: np.ndarray
+    """The server's clean samples, ascending; empty if it holds none."""
+    source: str = ""
+    """The split file this came from, if any: ``noise: {kind: file}`` reads its labels there."""
+
+
+class Partition(Protocol):
+    """A configured way to divide a training set."""
+
+    @property
+    def clients(self) -> int:
+        """Number of clients, known before any data is loaded."""
+        ...
+
+    @property
+    def groups(self) -> int:
+        """Number of tasks, known before any data is loaded."""
+        ...
+
+    def make_split(
+        self,
+        labels: np.ndarray,
+        *,
+        classes: int,
+        task_table: TaskTable,
+        per_class: int,
+        rng: np.random.Generator,
+        digest: str = "",
+    ) -> Split:
+        """Divide by the true ``labels``; the server first takes ``per_class`` of each class.
+
+        ``digest`` names the dataset's content; a split stored for other content is refused.
+        """
+        ...
+
+
+PARTITIONS: Registry[Partition] = Registry("partition", key="kind", home="raysim.data.partition")
+
+
+@PARTITIONS.register("tasks")
+@settings
+class TaskPartition:
+    """Clients of a task share the task's samples; a minority of samples comes from other tasks."""
+
+    clients: int = 12
+    groups: int = 3
+    """Number of tasks (M in the papers)."""
+    split: Literal["iid", "dirichlet", "dirichlet_per_class"] = "iid"
+    """How a task's samples are cut: evenly (FB-NLL), by one Dirichlet draw (RCC-PFL: sizes differ,
+    class shares do not), or by one draw per class (the other reading of RCC-PFL)."""
+    impurity_rate: float = 0.05
+    """FB-NLL: 0.08 of each task's samples; RCC-PFL: 0.05 of each client's own size."""
+    impurity: Literal["pool", "foreign"] = "pool"
+    """``pool`` (FB-NLL): that share of every task is mixed and spread evenly over all clients, own
+    task included. ``foreign`` (RCC-PFL): it comes from the other tasks only."""
+    alpha: float = 2.0  # RCC-PFL, "Datasets and Models"; used by the Dirichlet splits only
+    min_client_size: int = 1
+    """Fewest samples of its task a client may have, before impurity; Dirichlet draws are repeated
+    until it holds. RCC-PFL needs 100: eigenvectors of smaller clients are unreliable."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no dataset could satisfy."""
+        check(self.groups >= 1, "groups", "must be at least 1", got=self.groups)
+        check(
+            self.clients >= self.groups,
+            "clients",
+            f"must be at least groups ({self.groups}), or a task has zero clients",
+            got=self.clients,
+            do="raise clients or lower groups",
+        )
+        rate = self.impurity_rate
+        check(0.0 <= rate < 1.0, "impurity_rate", "must be in [0, 1)", got=rate)
+        check(
+            rate == 0.0 or self.impurity == "pool" or self.groups > 1,
+            "impurity",
+            "cannot be foreign with a single group: there is no other task to take samples from",
+            got=self.impurity,
+            do="set impurity_rate to 0 or raise groups",
+        )
+        check(self.alpha > 0.0, "alpha", "must be positive", got=self.alpha)
+        size = self.min_client_size
+        check(size >= 1, "min_client_size", "must be at least 1", got=size)
+
+    def make_split(
+        self,
+        labels: np.ndarray,
+        *,
+        classes: int,
+        task_table: TaskTable,
+        per_class: int,
+        rng: np.random.Generator,
+        digest: str = "",
+    ) -> Split:
+        """Divide by tasks (sheet sections 1 to 3); ``digest`` does not matter here."""
+        if self.groups > classes:
+            raise ConfigError(
+                f"data.partition.groups must be at most the number of classes ({classes}), got "
+                f"{self.groups}; lower it"
+            )
+        tasks = task_table(self.groups) or classes_in_order(classes, self.groups)
+        server_ids = draw_clean_set(labels, classes=classes, per_class=per_class, rng=rng)
+        remaining = np.setdiff1d(np.arange(len(labels)), server_ids, assume_unique=True)
+        samples = [rng.permutation(remaining[np.isin(labels[remaining], t)]) for t in tasks]
+        heads = clients_per_task(self.clients, self.groups)
+        held_back = self._pool_sizes(np.array([len(ids) for ids in samples]))
+        self._check_enough(samples, held_back, heads)
+
+        pools = [ids[:n] for ids, n in zip(samples, held_back, strict=True)]
+        own = [
+            self._divide(m, _parts(self.split, ids[n:], labels, tasks[m]), heads[m], rng)
+            for m, (ids, n) in enumerate(zip(samples, held_back, strict=True))
+        ]
+        if self.impurity == "pool" or not any(held_back):
+            extra = np.array_split(rng.permutation(np.concatenate(pools)), self.clients)
+        else:
+            extra = _hand_to_others(pools, own, rng)
+        pairs = zip([ids for task in own for ids in task], extra, strict=True)
+        return Split(
+            clients=tuple(np.sort(np.concatenate(pair)) for pair in pairs),
+            tasks=tasks,
+            task_of=np.repeat(np.arange(self.groups), heads),
+            server_ids=server_ids,
+        )
+
+    def _pool_sizes(self, sizes: np.ndarray) -> list[int]:
+        """Return how many samples of each task are kept back for impurity."""
+        if self.impurity_rate == 0.0:
+            return [0] * len(sizes)
+        if self.impurity == "pool":
+            return [floor_share(self.impurity_rate, int(n)) for n in sizes]  # section 3, step 2
+        return _foreign_pool_sizes(sizes, self.impurity_rate)
+
+    def _check_enough(
+        self, samples: Sequence[np.ndarray], held_back: Sequence[int], heads: Sequence[int]
+    ) -> None:
+        """Refuse a task whose own samples do not reach for its clients."""
+        for m, (ids, n, head) in enumerate(zip(samples, held_back, heads, strict=True)):
+            needed, left = head * self.min_client_size, len(ids) - n
+            if left < needed:  # a pool below 0 comes only with another above its task's size
+                raise ConfigError(
+                    f"data.partition.clients must leave every client {self.min_client_size} or "
+                    f"more of its task's samples: the {head} clients of task {m} need {needed}, "
+                    f"got {len(ids)} samples of which impurity takes {n}; lower clients, "
+                    "data.partition.impurity_rate, data.partition.min_client_size or "
+                    "data.server.per_class"
+                )
+
+    def _divide(
+        self, task: int, parts: Sequence[np.ndarray], head: int, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        """Return the own samples of a task's ``head`` clients; every part is cut separately."""
+        if self.split == "iid":
+            return np.array_split(np.concatenate(parts), head)
+        lengths = np.array([len(part) for part in parts])[:, None]
+        best = 0
+        for _ in range(MAX_DRAWS):
+            draws = rng.dirichlet(np.full(head, self.alpha), size=len(parts))
+            cuts = np.rint(np.cumsum(draws, axis=1) * lengths).astype(np.int64)
+            smallest = int(np.diff(cuts, axis=1, prepend=0).sum(axis=0).min())
+            if smallest >= self.min_client_size:
+                pieces = [np.split(part, cut[:-1]) for part, cut in zip(parts, cuts, strict=True)]
+                return [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
+            best = max(best, smallest)
+        raise ConfigError(
+            f"data.partition.min_client_size {self.min_client_size} was not reached by the {head} "
+            f"clients of task {task} in {MAX_DRAWS} Dirichlet draws: the best draw got {best} "
+            f"of {int(lengths.sum())} samples for its smallest client; lower "
+            f"data.partition.clients (now {self.clients}) or raise data.partition.alpha (now "
+            f"{self.alpha})"
+        )
+
+
+@PARTITIONS.register("file")
+@settings
+class FilePartition:
+    """The partition of a split file (``raysim.data.split_file``), server images included."""
+
+    path: str
+
+    @property
+    def clients(self) -> int:
+        """Number of clients in the file."""
+        return len(self._read().clients)
+
+    @property
+    def groups(self) -> int:
+        """Number of tasks in the file."""
+        return len(self._read().tasks)
+
+    def make_split(
+        self,
+        labels: np.ndarray,
+        *,
+        classes: int,
+        task_table: TaskTable,
+        per_class: int,
+        rng: np.random.Generator,
+        digest: str = "",
+    ) -> Split:
+        """Return the stored split if it was made from this dataset; nothing is drawn."""
+        from raysim.data.split_file import read_split
+
+        stored = read_split(self.path)
+        if stored.digest != digest:
+            raise DataError(
+                f"data.partition.path: split file {self.path} was made from "
+                f"{stored.dataset!r} with digest {stored.digest!r}, got a dataset with digest "
+                f"{digest!r}; use the dataset it was made from, or export the split again"
+            )
+        check_split(stored.split, labels)
+        counts = np.bincount(labels[stored.split.server_ids], minlength=classes)
+        wrong = np.flatnonzero(counts != per_class)
+        if wrong.size:
+            raise ConfigError(
+                f"data.server.per_class must be what split file {self.path} holds, got "
+                f"{per_class}, but class {wrong[0]} has {counts[wrong[0]]} clean images there; "
+                "set per_class to that, or export the split again"
+            )
+        return stored.split
+
+    def _read(self) -> Split:
+        from raysim.data.split_file import read_split  # split_file imports Split from here
+
+        return read_split(self.path).split
+
+
+def classes_in_order(classes: int, groups: int) -> Tasks:
+    """Return classes 0, 1, ... cut evenly into ``groups`` tasks, for datasets without a table."""
+    return tuple(tuple(map(int, part)) for part in np.array_split(np.arange(classes), groups))
+
+
+def clients_per_task(clients: int, groups: int) -> list[int]:
+    """Return K // M clients per task, one more for the first K mod M tasks (sheet section 1)."""
+    return [clients // groups + (m < clients % groups) for m in range(groups)]
+
+
+def floor_share(rate: float, count: int) -> int:
+    """Return floor(rate * count) of the decimal rate as written: 0.29 of 100 is 29, not 28."""
+    return math.floor(rate * count + 1e-9)
+
+
+def draw_clean_set(
+    labels: np.ndarray, *, classes: int, per_class: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Return the ids of ``per_class`` random samples of every class, ascending (section 3)."""
+    if per_class == 0:
+        return np.empty(0, dtype=np.int64)
+    counts = np.bincount(labels, minlength=classes)
+    short = np.flatnonzero(counts < per_class)
+    if short.size and counts[short[0]] == 0:
+        raise ConfigError(
+            f"data.server.per_class must be 0 here, got {per_class}: class {short[0]} would have "
+            "no clean image at the server, the training set has none; set it to 0 or use other data"
+        )
+    if short.size:
+        raise ConfigError(
+            f"data.server.per_class must be at most the images of every class, got {per_class}, "
+            f"but class {short[0]} has {counts[short[0]]}; lower it to {counts.min()} or less"
+        )
+    members = [np.flatnonzero(labels == c) for c in range(classes)]
+    return np.sort(np.concatenate([rng.choice(m, per_class, replace=False) for m in members]))
+
+
+def check_split(split: Split, labels: np.ndarray, *, claimed: np.ndarray | None = None) -> None:
+    """Refuse a split with shared or unknown samples, or not all ``claimed`` ones (section 12)."""
+    known = sorted(c for task in split.tasks for c in task)
+    _require(len(known) == len(set(known)), f"tasks share a class: {split.tasks}")
+    _require(len(split.task_of) == len(split.clients), "task_of and clients differ in length")
+    inside = (split.task_of >= 0) & (split.task_of < len(split.tasks))
+    _require(bool(inside.all()), f"a client has a task outside 0..{len(split.tasks) - 1}")
+    empty = [k for k, ids in enumerate(split.clients) if not len(ids)]
+    _require(not empty, f"clients {empty} hold no sample")
+    held = np.concatenate([*split.clients, split.server_ids])
+    bad = held[(held < 0) | (held >= len(labels))]
+    _require(not bad.size, f"sample {bad[:1]} is outside the {len(labels)} training samples")
+    ids, counts = np.unique(held, return_counts=True)
+    twice = ids[counts > 1]
+    _require(not twice.size, f"{twice.size} samples are held twice, first {twice[:1]}")
+    if claimed is not None:
+        off = np.setxor1d(ids, claimed)
+        _require(not off.size, f"{off.size} samples are lost or not claimed, first {off[:1]}")
+
+
+def _require(ok: bool, found: str) -> None:
+    if not ok:
+        raise DataError(f"split does not fit the training set: {found}; export or draw it again")
+
+
+def _parts(
+    split: str, ids: np.ndarray, labels: np.ndarray, task: tuple[int, ...]
+) -> list[np.ndarray]:
+    """Return what one Dirichlet draw cuts: the task as a whole, or each of its classes."""
+    if split != "dirichlet_per_class":
+        return [ids]
+    return [ids[labels[ids] == c] for c in task]
+
+
+def _foreign_pool_sizes(sizes: np.ndarray, rate: float) -> list[int]:
+    """Return pools P_j from which every client can get ``rate`` of its own size, own task excluded.
+
+    Clients of task m want rate (N_m - P_m) samples, uniformly from the other tasks: N_j / (N - N_m)
+    of them from task j. Demand equals supply where P_j = sum over m != j of rate (N_m - P_m) N_j /
+    (N - N_m), a linear system. Equal tasks give rate / (1 + rate), the sheet's "about 5 %"; a plain
+    5 % of each task would leave the larger of two unequal tasks short of foreign samples.
+    """
+    others = sizes.sum() - sizes
+    if np.any(others == 0):
+        return [0] * len(sizes)  # the other tasks are empty, which _check_enough refuses
+    wanted = rate * sizes[:, None] / others[None, :]  # [j, m], per own sample of task m
+    np.fill_diagonal(wanted, 0.0)
+    pools = np.linalg.solve(np.eye(len(sizes)) + wanted, wanted @ sizes)
+    # Six digits first: the last bits of the solution differ between BLAS builds, a split must not.
+    return [int(n) for n in np.rint(np.round(pools, 6))]
+
+
+def _hand_to_others(
+    pools: Sequence[np.ndarray], own: Sequence[Sequence[np.ndarray]], rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Return foreign samples in proportion to each client's own size (section 2, step 2)."""
+    own_sizes = [[len(ids) for ids in task] for task in own]
+    totals = np.array([sum(sizes) for sizes in own_sizes], dtype=np.float64)
+    whole = totals + [len(pool) for pool in pools]
+    demand = totals / (whole.sum() - whole)  # of task m on every other task, relative to its size
+    bundles: list[list[np.ndarray]] = [[] for _ in pools]
+    for j, pool in enumerate(pools):
+        weights = np.where(np.arange(len(pools)) == j, 0.0, demand)
+        for bundle, piece in zip(bundles, _cut(pool, weights), strict=True):
+            bundle.append(piece)
+    return [
+        piece
+        for bundle, sizes in zip(bundles, own_sizes, strict=True)
+        for piece in _cut(rng.permutation(np.concatenate(bundle)), np.array(sizes, float))
+    ]
+
+
+def _cut(ids: np.ndarray, weights: np.ndarray) -> list[np.ndarray]:
+    """Return consecutive pieces of ``ids``, sized in proportion to ``weights`` to within one."""
+    cuts = np.rint(np.cumsum(weights) / weights.sum() * len(ids)).astype(np.int64)
+    return np.split(ids, cuts[:-1])

@@ -1,0 +1,200 @@
+"""The data side of a run.
+
+Its settings, what every node can open, and what only the driver may know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from raysim.data.datasets import DATASETS, Dataset
+from raysim.data.features import FEATURES, Extractor
+from raysim.data.noise import NOISE, Noise, NoisyLabels
+from raysim.data.partition import PARTITIONS, Partition, Split
+from raysim.errors import ConfigError, DataError
+from raysim.protocols import ClientRecord
+from raysim.seeding import stream
+from raysim.settings import check, choice, settings
+
+
+@settings
+class CleanSetSettings:
+    """The small clean set at the server."""
+
+    per_class: int = 20
+    """Images per class, taken out of the training split before clients get theirs."""
+
+    def __post_init__(self) -> None:
+        check(self.per_class >= 0, "per_class", "must not be negative", got=self.per_class)
+
+
+@settings
+class DataSettings:
+    """Which images, which features, who holds what, and which labels are wrong."""
+
+    dataset: Dataset = choice(DATASETS, "digits")
+    root: str | None = None
+    """Folder of local files; null: the cache folder, then download."""
+    normalize: Literal["channel", "unit"] = "channel"
+    """Model input: per-channel mean and deviation, or only scaled to [0, 1]."""
+    features: Extractor = choice(FEATURES, "hog")
+    correction_features: Extractor | None = choice(FEATURES, None)
+    """Features for label correction; null: the same as ``features``."""
+    partition: Partition = choice(PARTITIONS, "tasks")
+    noise: Noise = choice(NOISE, "none")
+    server: CleanSetSettings = CleanSetSettings()
+
+    def extractor(self, use: str) -> Extractor:
+        """Return the extractor for "grouping" or "correction"."""
+        if use == "correction" and self.correction_features is not None:
+            return self.correction_features
+        return self.features
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Small picklable value from which every node opens the same images and features."""
+
+    dataset: Any
+    root: str | None
+    normalize: str
+    extractors: tuple[tuple[str, Any], ...]
+    digest: str
+
+    def open(self) -> DataWorld:
+        """Open this node's memory-mapped arrays, making them first where they are missing."""
+        from raysim.data.store import materialise
+
+        store = materialise(self.dataset, self.root)
+        if store.digest != self.digest:
+            raise DataError(
+                f"this node's copy of {store.name} has digest {store.digest[:12]}, the driver's "
+                f"{self.digest[:12]}; put the same files into data.root on every node"
+            )
+        return DataWorld(self, store)
+
+
+class DataWorld:
+    """Images and features of one node; it has no way to a training label."""
+
+    def __init__(self, spec: DataSpec, store: Any) -> None:
+        self._spec, self._store = spec, store
+        self._features: dict[str, np.ndarray] = {}
+
+    def images(self, sample_ids: np.ndarray) -> np.ndarray:
+        """Return training images as model input."""
+        return self._prepare(self._store.train_images[sample_ids])
+
+    def test_set(self, classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the test images of ``classes`` as model input, and their labels.
+
+        Which are public.
+        """
+        labels = np.asarray(self._store.test_labels)
+        ids = np.flatnonzero(np.isin(labels, classes))
+        return self._prepare(self._store.test_images[ids]), labels[ids]
+
+    def features(self, use: str, sample_ids: np.ndarray) -> np.ndarray:
+        """Return feature rows of training images."""
+        if use not in self._features:
+            from raysim.data.features import feature_file
+            from raysim.data.store import cache_root
+
+            extractor = dict(self._spec.extractors)[use]
+            self._features[use] = feature_file(self._store, extractor, cache_root() / "features")
+        return np.asarray(self._features[use][sample_ids])
+
+    def _prepare(self, images: np.ndarray) -> np.ndarray:
+        from raysim.data.store import prepare
+
+        return prepare(images, self._store.mean, self._store.std, self._spec.normalize)
+
+
+class DriverData:
+    """Everything about the data that the driver knows, the truth included.
+
+    Never sent to an actor.
+    """
+
+    def __init__(self, config: DataSettings, seed: int) -> None:
+        from raysim.data.store import materialise
+        from raysim.data.truth import true_labels
+
+        self.settings = config
+        self.store = materialise(config.dataset, config.root)
+        self.true_labels = true_labels(self.store)
+        self.split: Split = config.partition.make_split(
+            self.true_labels,
+            classes=self.store.classes,
+            task_table=config.dataset.tasks,
+            per_class=config.server.per_class,
+            rng=stream(seed, "partition"),
+            digest=self.store.digest,
+        )
+        self.noisy: NoisyLabels = config.noise.corrupt(
+            self.true_labels,
+            self.split,
+            classes=self.store.classes,
+            rngs=lambda client: stream(seed, "noise", client),
+        )
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the whole dataset; every head has this many outputs."""
+        return int(self.store.classes)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width, channels."""
+        return self.store.image_shape
+
+    def dimensions(self, uses: Sequence[str]) -> dict[str, int]:
+        """Feature dimension per use, known before any feature is computed."""
+        extractors = {use: self.settings.extractor(use) for use in uses}
+        for extractor in extractors.values():
+            extractor.check_available()
+        return {use: e.dimension(self.image_shape) for use, e in extractors.items()}
+
+    def spec(self) -> DataSpec:
+        """Return what actors get instead of the data."""
+        uses = ("grouping", "correction")
+        return DataSpec(
+            dataset=self.settings.dataset,
+            root=self.settings.root,
+            normalize=self.settings.normalize,
+            extractors=tuple((use, self.settings.extractor(use)) for use in uses),
+            digest=self.store.digest,
+        )
+
+    def client_records(self) -> tuple[ClientRecord, ...]:
+        """Return sample ids and given labels of every client."""
+        return tuple(
+            ClientRecord(id=k, sample_ids=ids, labels=given)
+            for k, (ids, given) in enumerate(zip(self.split.clients, self.noisy.given, strict=True))
+        )
+
+    @cached_property
+    def clean(self) -> tuple[np.ndarray, np.ndarray]:
+        """Sample ids and labels of the server's clean images."""
+        ids = self.split.server_ids
+        return ids, self.true_labels[ids]
+
+    def check_clean_classes(self) -> None:
+        """Refuse a clean set that misses a class."""
+        counts = np.bincount(self.clean[1], minlength=self.classes)
+        missing = np.flatnonzero(counts == 0)
+        if missing.size:
+            raise ConfigError(
+                f"data.server.per_class: class {int(missing[0])} has no clean image at the server "
+                f"(per_class is {self.settings.server.per_class}); label correction needs at least "
+                "one of every class, raise data.server.per_class"
+            )
+
+    def test_classes(self) -> dict[int, tuple[int, ...]]:
+        """Classes of each client's own task."""
+        return {k: self.split.tasks[int(task)] for k, task in enumerate(self.split.task_of)}

@@ -1,0 +1,258 @@
+"""One run: config -> data -> federation -> method -> result."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysim.config import RunConfig, changed_keys, choice_name, config_yaml, load_config
+from raysim.context import RoundContext
+from raysim.data.world import DriverData
+from raysim.environment import describe_environment
+from raysim.errors import CheckpointError, ConfigError
+from raysim.evaluator import Evaluator
+from raysim.protocols import Federation, Stage, State
+from raysim.runtime.coordinator import Coordinator, Listener
+from raysim.runtime.run_folder import RunFolder, records_digest
+
+log = logging.getLogger(__name__)
+FREE_TO_CHANGE = ("runtime", "checkpoint", "output")
+"""Sections that do not touch a run's bits, so that --resume accepts other values."""
+SMALL_JOB = 2e11
+"""Multiply-adds of training below which ``runtime.kind.
+
+Auto`` stays in this process (about a minute).
+"""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a finished run says; ``summary`` is the content of result.json."""
+
+    summary: Mapping[str, Any]
+    run_dir: Path
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over clients of the accuracy on their own task, last round."""
+        return float(self.summary["accuracy"]["mean"])
+
+
+class Experiment:
+    """A config made ready to run. Nothing is written before everything that can be checked is."""
+
+    def __init__(self, config: RunConfig, *, base_dir: str | Path = ".") -> None:
+        self.config = config
+        self.folder = RunFolder(Path(base_dir) / config.run_dir())
+        self._started = time.perf_counter()
+
+    def run(
+        self, *, resume: bool = False, force: bool = False, listeners: Sequence[Listener] = ()
+    ) -> RunResult:
+        """Run to the end (or go on from the last commit) and return the result."""
+        self._started = time.perf_counter()
+        self.folder.check(resume=resume, force=force)
+        if resume:
+            self._check_same_config()
+            if self.folder.is_finished:
+                return RunResult(self.folder.read("result.json"), self.folder.path)
+        data = self.prepare()
+        with self._federation(data) as federation:
+            self.folder.open(force=force)
+            try:
+                with self._log_file():
+                    return self._run(data, federation, resume=resume, listeners=listeners)
+            finally:
+                self.folder.close()
+
+    def prepare(self) -> DriverData:
+        """Load the data and refuse whatever cannot work, before any actor starts."""
+        config = self.config
+        if config.train.rounds < 1:
+            raise ConfigError(
+                f"train.rounds must be at least 1, got {config.train.rounds}; raise it"
+            )
+        data = DriverData(config.data, config.seed)
+        config.model.check(data.image_shape)
+        dimensions = data.dimensions(config.method.uses)
+        config.method.check(config, classes=data.classes, dimensions=dimensions)
+        if "correction" in config.method.uses:
+            data.check_clean_classes()
+        world = data.spec().open()
+        for use in config.method.uses:  # computed once per node; NaN is refused here
+            world.features(use, data.clean[0][:1])
+        return data
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    def _run(
+        self,
+        data: DriverData,
+        federation: Federation,
+        *,
+        resume: bool,
+        listeners: Sequence[Listener],
+    ) -> RunResult:
+        self._write_head(data, federation)
+        true = {k: data.true_labels[ids] for k, ids in enumerate(data.split.clients)}
+        given = dict(enumerate(data.noisy.given))
+        evaluator = Evaluator(true, given, data.split.task_of)
+        world = data.spec().open()
+
+        def context(stage: Stage, round_id: int, entry: dict[str, Any]) -> RoundContext:
+            return RoundContext(
+                federation=federation,
+                config=self.config,
+                stage=stage.name,
+                round=round_id,
+                last=round_id + 1 == stage.rounds,
+                data=data,
+                world=world,
+                evaluator=evaluator,
+                folder=self.folder,
+                entry=entry,
+            )
+
+        setup_s = time.perf_counter() - self._started
+        coordinator = Coordinator(
+            federation=federation,
+            stages=self.config.method.stages(self.config),
+            folder=self.folder,
+            context=context,
+            every=self.config.checkpoint.every,
+            listeners=listeners,
+        )
+        state = coordinator.run(resume=resume)
+        summary = self._summary(data, evaluator, federation, state, setup_s)
+        self.folder.write("result.json", summary)
+        return RunResult(summary, self.folder.path)
+
+    def _write_head(self, data: DriverData, federation: Federation) -> None:
+        self.folder.write("config.yaml", config_yaml(self.config))
+        facts = describe_environment()
+        facts["data"] = {"name": data.store.name, "digest": data.store.digest}
+        facts["actors"] = federation.describe()
+        self.folder.write("environment.json", facts)
+
+    def _summary(
+        self,
+        data: DriverData,
+        evaluator: Evaluator,
+        federation: Federation,
+        state: State,
+        setup_s: float,
+    ) -> dict[str, Any]:
+        records = self.folder.records()
+        last = records[-1]
+        stored = federation.commit(self.folder.checkpoint, state.models)["models"]
+        labels = next((r["labels"] for r in records if "labels" in r), None)
+        grouping = next((r for r in records if "groups" in r), {})
+        correction = next((r["correction"] for r in records if "correction" in r), None)
+        before = evaluator.noise()
+        rounds_s = sum(r["seconds"] for r in records)
+        return {
+            "method": choice_name(self.config.method),
+            "dataset": choice_name(self.config.data.dataset),
+            "seed": self.config.seed,
+            "rounds": self.config.train.rounds,
+            "accuracy": {**last["accuracy"], "per_client": last["per_client"]},
+            "ari": grouping.get("ari"),
+            "groups": grouping.get("groups"),
+            "labels": labels or {"noise_before": before, "noise_after": before},
+            "correction": correction,
+            "bytes": {d: _total(records, d) for d in ("up", "down")},
+            "messages": {d: _by_message(records, d) for d in ("up", "down")},
+            "seconds": {
+                "setup": round(setup_s, 3),
+                "rounds": round(rounds_s, 3),
+                "total": round(setup_s + rounds_s, 3),
+            },
+            "restarts": federation.restarts,
+            "digest": {"models": stored, "records": records_digest(records)},
+            "clients": len(data.split.clients),
+            "run_dir": str(self.folder.path),
+        }
+
+    def _check_same_config(self) -> None:
+        path = self.folder.path / "config.yaml"
+        if not path.is_file():
+            raise CheckpointError(
+                f"--resume: {self.folder.path} holds no run; start it without --resume"
+            )
+        changed = changed_keys(self.config, load_config(path), ignore=FREE_TO_CHANGE)
+        if changed:
+            raise ConfigError(
+                f"--resume: {', '.join(changed)} differ from the config of {self.folder.path}; "
+                f"resume with {path}, or use --force to start anew"
+            )
+
+    @contextlib.contextmanager
+    def _federation(self, data: DriverData) -> Iterator[Federation]:
+        federation = make_federation(self.config, data)
+        try:
+            yield federation
+        finally:
+            federation.close()
+
+    @contextlib.contextmanager
+    def _log_file(self) -> Iterator[None]:
+        handler = logging.FileHandler(self.folder.path / "run.log", encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        root = logging.getLogger("raysim")
+        root.addHandler(handler)
+        try:
+            yield
+        except BaseException as wrong:
+            log.error("run ended: %s", wrong)
+            raise
+        finally:
+            root.removeHandler(handler)
+            handler.close()
+
+
+def make_federation(config: RunConfig, data: DriverData) -> Federation:
+    """Return the federation that ``runtime`` asks for."""
+    records, spec = data.client_records(), data.spec()
+    if runtime_kind(config, data) == "local":
+        from raysim.runtime.local import LocalFederation
+
+        return LocalFederation(records, spec)
+    from raysim.runtime.ray.federation import RayFederation
+
+    return RayFederation(records, spec, config.runtime)
+
+
+def runtime_kind(config: RunConfig, data: DriverData) -> str:
+    """Return "local" or "ray".
+
+    Auto stays in this process for small jobs, where actors cost more.
+    """
+    runtime = config.runtime
+    if runtime.kind != "auto":
+        return runtime.kind
+    wants_actors = runtime.address is not None or runtime.actors != "auto" or runtime.per_actor.gpus
+    if wants_actors:
+        return "ray"
+    from raysim.models.params import layout
+
+    params = layout(config.model, data.image_shape, data.classes).num_trainable
+    samples = sum(len(ids) for ids in data.split.clients)
+    work = 6.0 * params * samples * config.train.epochs * config.train.rounds
+    return "local" if work < SMALL_JOB else "ray"
+
+
+def _total(records: Sequence[Mapping[str, Any]], direction: str) -> int:
+    return sum(_by_message(records, direction).values())
+
+
+def _by_message(records: Sequence[Mapping[str, Any]], direction: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for record in records:
+        for message, nbytes in record.get("bytes", {}).get(direction, {}).items():
+            counts[message] = counts.get(message, 0) + nbytes
+    return counts

@@ -1,0 +1,6 @@
+"""One file per method of the papers; ``METHODS`` finds them all."""
+
+from raysim.protocols import Method
+from raysim.settings import Registry
+
+METHODS: Registry[Method] = Registry("method", key="name", home="raysim.methods")

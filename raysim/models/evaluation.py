@@ -1,0 +1,93 @@
+"""What a model says about images: logits, predicted labels, accuracy and loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raysim.models.params import image_shape_of, load_tree, module_for, seeded
+from raysim.models.zoo import Model
+from raysim.protocols import Tree
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Counts and mean cross-entropy of one model on one labelled set."""
+
+    correct: int
+    total: int
+    loss: float
+    """Mean over the samples; nan if there are none."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of samples whose largest logit is at the label; nan if there are none."""
+        return self.correct / self.total if self.total else float("nan")
+
+
+def logits(
+    model: Model,
+    tree: Tree,
+    images: np.ndarray,
+    *,
+    classes: int,
+    batch_size: int = 512,
+    device: str = "cpu",
+) -> np.ndarray:
+    """Return the logits of normalised images (N, channels, height, width), float32 (N, classes)."""
+    import torch
+
+    module = module_for(model, image_shape_of(images), classes, device=device)
+    load_tree(module, tree)
+    module.eval()
+    out = np.empty((len(images), classes), dtype=np.float32)
+    with seeded(0, device), torch.inference_mode():
+        for start in range(0, len(images), batch_size):
+            rows = slice(start, start + batch_size)
+            # A copy in torch's own memory: BLAS may give other bits for another alignment.
+            batch = torch.tensor(images[rows], dtype=torch.float32, device=device)
+            out[rows] = module(batch).cpu().numpy()
+    return out
+
+
+def predict(
+    model: Model,
+    tree: Tree,
+    images: np.ndarray,
+    *,
+    classes: int,
+    batch_size: int = 512,
+    device: str = "cpu",
+) -> np.ndarray:
+    """Return the class of the largest of all logits, int64 (N,); the lowest class wins a tie."""
+    found = logits(model, tree, images, classes=classes, batch_size=batch_size, device=device)
+    labels: np.ndarray = found.argmax(axis=1)
+    return labels
+
+
+def evaluate(
+    model: Model,
+    tree: Tree,
+    images: np.ndarray,
+    labels: np.ndarray,
+    *,
+    classes: int,
+    batch_size: int = 512,
+    device: str = "cpu",
+) -> Evaluation:
+    """Return accuracy over ALL classes, not only a task's (metrics.md section 1), and loss."""
+    found = logits(model, tree, images, classes=classes, batch_size=batch_size, device=device)
+    correct = int((found.argmax(axis=1) == labels).sum())
+    losses = sample_losses(found, labels)
+    loss = float(losses.mean()) if len(losses) else float("nan")
+    return Evaluation(correct=correct, total=len(labels), loss=loss)
+
+
+def sample_losses(found: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the cross-entropy of each row of logits with its label, float64 (N,)."""
+    shifted = found.astype(np.float64)
+    shifted -= shifted.max(axis=1, keepdims=True)
+    chosen = shifted[np.arange(len(labels)), labels]
+    losses: np.ndarray = np.log(np.exp(shifted).sum(axis=1)) - chosen
+    return losses

@@ -1,0 +1,139 @@
+"""The networks themselves. This module imports torch: import it inside functions only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+ImageShape = tuple[int, int, int]  # height, width, channels
+
+
+class Network(nn.Module):
+    """A body that turns images into vectors, and a linear head that turns these into logits."""
+
+    def __init__(self, body: nn.Module, width: int, classes: int) -> None:
+        super().__init__()
+        self.body = body
+        self.head = nn.Linear(width, classes)
+
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the vectors that enter the last layer, (N, width)."""
+        vectors: torch.Tensor = self.body(images)
+        return vectors
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the logits of ``images`` (N, channels, height, width), (N, classes)."""
+        logits: torch.Tensor = self.head(self.features(images))
+        return logits
+
+
+def logistic(shape: ImageShape, classes: int) -> Network:
+    """Return multinomial logistic regression on the pixels (models.md section 1)."""
+    height, width, channels = shape
+    return Network(nn.Flatten(), height * width * channels, classes)
+
+
+def perceptron(shape: ImageShape, classes: int, *, hidden: int) -> Network:
+    """Return a perceptron with one hidden layer (models.md section 2)."""
+    height, width, channels = shape
+    body = nn.Sequential(nn.Flatten(), nn.Linear(height * width * channels, hidden), nn.ReLU())
+    return Network(body, hidden, classes)
+
+
+def cnn(
+    shape: ImageShape, classes: int, *, conv: tuple[int, int], dense: tuple[int, int]
+) -> Network:
+    """Return the CIFAR net of the FedAvg literature (models.md section 3)."""
+    height, width, channels = shape
+    body = nn.Sequential(
+        *_conv5_pool(channels, conv[0]),
+        *_conv5_pool(conv[0], conv[1]),
+        nn.Flatten(),
+        nn.Linear(conv[1] * _after_conv5(height) * _after_conv5(width), dense[0]),
+        nn.ReLU(),
+        nn.Linear(dense[0], dense[1]),
+        nn.ReLU(),
+    )
+    return Network(body, dense[1], classes)
+
+
+def lenet5(shape: ImageShape, classes: int, *, batch_norm: bool) -> Network:
+    """Return LeNet-5, with FedFixer's batch norm before the flattening or plain (section 6)."""
+    height, width, channels = shape
+    body = nn.Sequential(
+        *_conv5_pool(channels, 6),
+        *_conv5_pool(6, 16),
+        *([nn.BatchNorm2d(16)] if batch_norm else []),
+        nn.Flatten(),
+        nn.Linear(16 * _after_conv5(height) * _after_conv5(width), 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+    )
+    return Network(body, 84, classes)
+
+
+def small_cnn(shape: ImageShape, classes: int, *, widths: tuple[int, int]) -> Network:
+    """Return two blocks of 3x3 convolution, batch norm, ReLU and pooling, and a linear head."""
+    height, width, channels = shape
+    body = nn.Sequential(
+        *_conv3_norm(channels, widths[0]),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        *_conv3_norm(widths[0], widths[1]),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    )
+    return Network(body, widths[1] * (height // 4) * (width // 4), classes)
+
+
+def resnet(shape: ImageShape, classes: int, *, blocks: Sequence[int]) -> Network:
+    """Return a residual network with the CIFAR stem and ``blocks`` per stage (section 4)."""
+    stages: list[nn.Module] = []
+    inputs = 64
+    for stage, (outputs, count) in enumerate(zip((64, 128, 256, 512), blocks, strict=True)):
+        for block in range(count):
+            stride = 2 if stage > 0 and block == 0 else 1
+            stages.append(BasicBlock(inputs, outputs, stride))
+            inputs = outputs
+    stem = [*_conv3_norm(shape[2], 64), nn.ReLU()]
+    body = nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return Network(body, 512, classes)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with batch norm, added to a shortcut (section 4)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            *_conv3_norm(inputs, outputs, stride=stride),
+            nn.ReLU(),
+            *_conv3_norm(outputs, outputs),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            project = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(project, nn.BatchNorm2d(outputs))
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return relu(residual + shortcut)."""
+        return torch.relu(self.residual(maps) + self.shortcut(maps))
+
+
+def _conv3_norm(inputs: int, outputs: int, *, stride: int = 1) -> list[nn.Module]:
+    # No bias: batch norm removes it, so its gradient is rounding noise, which Adam would follow.
+    conv = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+    return [conv, nn.BatchNorm2d(outputs)]
+
+
+def _conv5_pool(inputs: int, outputs: int) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, 5), nn.ReLU(), nn.MaxPool2d(2)]
+
+
+def _after_conv5(side: int) -> int:
+    """Return the side of the maps after two ``_conv5_pool``."""
+    return ((side - 4) // 2 - 4) // 2

@@ -1,0 +1,209 @@
+"""Local training of one client: E epochs of mini-batch SGD or Adam from a received model.
+
+The result depends on the arguments alone: every call loads the whole model, starts a new optimiser
+and draws its randomness from ``rng``. torch is loaded on the first call, not with this module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from raysim.models.augmentation import augmented
+from raysim.models.params import image_shape_of, load_tree, module_for, seeded, to_tree
+from raysim.models.zoo import Model
+from raysim.protocols import Tree
+from raysim.settings import check, settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from raysim.models.optimizers import Update
+
+    Loss = Callable[[torch.Tensor, "Batch"], torch.Tensor]
+    Regulariser = Callable[[torch.nn.Module], torch.Tensor]
+
+
+@settings
+class TrainSettings:
+    """Rounds and local training; the defaults are ours, a small run that learns."""
+
+    rounds: int = 20
+    epochs: int = 2  # FB-NLL and RCC-PFL, fl_optimizers.md
+    """Passes over a client's samples per round."""
+    batch_size: int = 32
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: float = 0.05
+    momentum: float = 0.0
+    """SGD only; starts from zero every round."""
+    weight_decay: float = 0.0
+    """Added to the gradient times the weights (L2), by both optimisers."""
+    participation: float = 1.0
+    """Fraction of the clients that train in a round."""
+    augment: Literal["none", "flip", "crop_flip"] = "none"
+
+    def __post_init__(self) -> None:
+        check(self.rounds >= 0, "rounds", "must be at least 0", got=self.rounds, do="try 20")
+        check(self.epochs >= 1, "epochs", "must be at least 1", got=self.epochs, do="try 2")
+        _check_batch_size(self.batch_size)
+        _check_optimizer(self)
+        part = self.participation
+        rule = "must be above 0 and at most 1"
+        check(0.0 < part <= 1.0, "participation", rule, got=part, do="1.0 trains every client")
+        kinds = ("none", "flip", "crop_flip")
+        rule = f"must be one of {', '.join(kinds)}"
+        check(self.augment in kinds, "augment", rule, got=self.augment, do="none is the default")
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """What a client tells about its training, besides the weights."""
+
+    loss: float
+    """Mean over the samples of the last epoch, without the regulariser; nan without samples."""
+    steps: int
+    """Optimiser steps over all epochs (FedNova's tau)."""
+    samples: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a loss may use of one step."""
+
+    index: np.ndarray
+    """Positions in the client's arrays, to pick soft labels or sample weights that a loss holds."""
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+def train_client(
+    model: Model,
+    tree: Tree,
+    images: np.ndarray,
+    labels: np.ndarray,
+    settings: TrainSettings,
+    *,
+    rng: np.random.Generator,
+    classes: int,
+    loss: Loss | None = None,
+    regulariser: Regulariser | None = None,
+    device: str = "cpu",
+) -> tuple[Tree, TrainReport]:
+    """Return the model after ``settings.epochs`` epochs on one client's samples, and a report.
+
+    ``images`` are normalised float32 (N, channels, height, width), ``labels`` integers (N,).
+    ``loss(logits, batch)`` replaces mean cross-entropy; ``regulariser(module)`` is added to it.
+    """
+    if len(labels) == 0:
+        return tree, TrainReport(loss=float("nan"), steps=0, samples=0)
+    module = module_for(model, image_shape_of(images), classes, device=device)
+    load_tree(module, tree)
+    module.train()
+    with seeded(int(rng.integers(2**63)), device):
+        batches = _batches(images, labels, settings, rng=rng, device=device)
+        report = _descend(module, batches, settings, loss or _cross_entropy, regulariser)
+    trained = to_tree(module)
+    if not all(np.isfinite(array).all() for array in trained.values()):
+        raise _diverged(settings, settings.epochs, report.steps, "the weights are not finite")
+    return trained, report
+
+
+def _batches(
+    images: np.ndarray,
+    labels: np.ndarray,
+    settings: TrainSettings,
+    *,
+    rng: np.random.Generator,
+    device: str,
+) -> Iterator[tuple[int, Batch]]:
+    """Yield (epoch, batch), each epoch in a new order; the last batch of an epoch may be short."""
+    import torch
+
+    for epoch in range(1, settings.epochs + 1):
+        order = rng.permutation(len(labels))
+        for start in range(0, len(order), settings.batch_size):
+            index = order[start : start + settings.batch_size]
+            chosen = augmented(images[index], settings.augment, rng)
+            # Copies in torch's own memory: BLAS may give other bits for another alignment.
+            yield (
+                epoch,
+                Batch(
+                    index=index,
+                    images=torch.tensor(chosen, dtype=torch.float32, device=device),
+                    labels=torch.tensor(labels[index], dtype=torch.int64, device=device),
+                ),
+            )
+
+
+def _descend(
+    module: torch.nn.Module,
+    batches: Iterator[tuple[int, Batch]],
+    settings: TrainSettings,
+    loss: Loss,
+    regulariser: Regulariser | None,
+) -> TrainReport:
+    """Move the module's parameters, one step per batch, and report."""
+    import torch
+
+    parameters: list[torch.Tensor] = list(module.parameters())
+    update = _optimizer(parameters, settings)
+    steps = samples = last_epoch = 0
+    total = 0.0
+    for epoch, batch in batches:
+        if epoch != last_epoch:
+            last_epoch, samples, total = epoch, 0, 0.0
+        fit = loss(module(batch.images), batch)
+        objective = fit if regulariser is None else fit + regulariser(module)
+        steps += 1
+        value = objective.item()
+        if not math.isfinite(value):
+            raise _diverged(settings, epoch, steps, f"the loss is {value}")
+        # Not backward(): the module is shared between clients and must keep no gradients.
+        update(list(torch.autograd.grad(objective, parameters)))
+        samples += len(batch.index)
+        total += len(batch.index) * (value if regulariser is None else fit.item())
+    return TrainReport(loss=total / samples, steps=steps, samples=samples)
+
+
+def _cross_entropy(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(logits, batch.labels)
+
+
+def _optimizer(parameters: list[torch.Tensor], settings: TrainSettings) -> Update:
+    from raysim.models import optimizers
+
+    lr, decay = settings.lr, settings.weight_decay
+    if settings.optimizer == "adam":
+        return optimizers.adam(parameters, lr=lr, decay=decay)
+    return optimizers.sgd(parameters, lr=lr, momentum=settings.momentum, decay=decay)
+
+
+def _diverged(settings: TrainSettings, epoch: int, step: int, what: str) -> FloatingPointError:
+    first = "" if step > 1 else ", or look for non-finite images: no step was made yet"
+    return FloatingPointError(
+        f"training diverged: {what} in epoch {epoch} of {settings.epochs}, step {step}, "
+        f"with {settings.optimizer} and lr {settings.lr:g}; lower train.lr{first}"
+    )
+
+
+def _check_batch_size(size: int) -> None:
+    check(size >= 1, "batch_size", "must be at least 1", got=size, do="try 32")
+
+
+def _check_optimizer(train: TrainSettings) -> None:
+    known = train.optimizer in ("sgd", "adam")
+    check(known, "optimizer", "must be sgd or adam", got=train.optimizer, do="sgd is the default")
+    ok = math.isfinite(train.lr) and train.lr > 0.0
+    check(ok, "lr", "must be a finite number above 0", got=train.lr, do="try 0.05 for sgd")
+    ok = 0.0 <= train.momentum < 1.0
+    check(ok, "momentum", "must be in [0, 1)", got=train.momentum, do="try 0.5")
+    ok = train.momentum == 0.0 or train.optimizer == "sgd"
+    check(ok, "momentum", "must be 0 with adam", got=train.momentum, do="use optimizer sgd")
+    ok = math.isfinite(train.weight_decay) and train.weight_decay >= 0.0
+    check(ok, "weight_decay", "must be at least 0", got=train.weight_decay, do="try 0.001")

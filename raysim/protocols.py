@@ -1,0 +1,285 @@
+"""The narrow waist between methods and machines. Read this first.
+
+A *method* is a list of stages made of federated steps; a *federation* runs tasks on clients.
+Methods and runtime know
+each other only through this page. ``local`` and ``ray`` federations give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+ClientId = int
+GroupId = int
+Tree = Mapping[str, np.ndarray]
+"""Named arrays: a model, a client's memory, a sum of contributions."""
+
+
+@dataclass(frozen=True)
+class ClientRecord:
+    """What an actor is given about one client: small plain values, no true label."""
+
+    id: ClientId
+    sample_ids: np.ndarray
+    """Rows of the training images that this client holds."""
+    labels: np.ndarray
+    """The given, partly wrong labels of those rows."""
+
+
+class World(Protocol):
+    """What a node can open by itself.
+
+    Training images and features without labels, and the public test set.
+    """
+
+    def images(self, sample_ids: np.ndarray) -> np.ndarray:
+        """Return the training images of ``sample_ids``, float32, normalised, (N, channels.
+
+        Height, width).
+        """
+        ...
+
+    def features(self, use: str, sample_ids: np.ndarray) -> np.ndarray:
+        """Return the feature rows of ``sample_ids``; ``use`` is "grouping" or "correction"."""
+        ...
+
+    def test_set(self, classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the public test images of ``classes``, prepared like training images.
+
+        And labels.
+        """
+        ...
+
+
+class WorldSpec(Protocol):
+    """A small picklable value from which every node opens the same ``World``."""
+
+    def open(self) -> World:
+        """Open the node's memory-mapped arrays, making them first if this node lacks them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client as its tasks see it."""
+
+    record: ClientRecord
+    world: World
+    scratch: dict[str, Any] = field(default_factory=dict)
+    """A cache that may vanish at any time.
+
+    What must survive belongs into the memory a task returns.
+    """
+
+    @property
+    def id(self) -> ClientId:
+        """The client's number."""
+        return self.record.id
+
+    @property
+    def sample_ids(self) -> np.ndarray:
+        """Rows of the training images."""
+        return self.record.sample_ids
+
+
+Task = Callable[[Client, Tree, Mapping[str, Any]], tuple[Tree, Any]]
+"""A module-level function ``(client, memory, arguments) -> (memory, reply)``."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A reply for ``reduce``.
+
+    Arrays to be averaged with ``weight``, and what else the step wants to know.
+    """
+
+    tree: Tree
+    weight: float
+    reply: Any = None
+
+
+@runtime_checkable
+class Handle(Protocol):
+    """A stored tree or array that can be passed to tasks without the driver holding it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored arrays."""
+        ...
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """What ``reduce`` gives for one group that had at least one contribution."""
+
+    mean: Handle
+    weight: float
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """Result of ``reduce``: means by group, replies by client."""
+
+    groups: Mapping[GroupId, GroupResult]
+    replies: Mapping[ClientId, Any]
+
+
+class Federation(Protocol):
+    """Clients somewhere, reached by tasks."""
+
+    clients: Sequence[ClientId]
+    where: str
+    """Stage and round, for error messages; the coordinator sets it."""
+    restarts: int
+    """Actors rebuilt so far."""
+
+    def map(
+        self,
+        task: Task,
+        *,
+        on: Iterable[ClientId] | None = None,
+        each: Mapping[ClientId, Mapping[str, Any]] | None = None,
+        **shared: Any,
+    ) -> dict[ClientId, Any]:
+        """Run ``task`` on the clients ``on`` (default all); replies in order of client id."""
+        ...
+
+    def reduce(
+        self,
+        task: Task,
+        *,
+        groups: Mapping[ClientId, GroupId],
+        each: Mapping[ClientId, Mapping[str, Any]] | None = None,
+        **shared: Any,
+    ) -> Reduced:
+        """Run ``task`` on the clients in ``groups`` and average their contributions per group."""
+        ...
+
+    def serve(self, task: Callable[..., Any], *, server: int = 0, **shared: Any) -> Any:
+        """Run ``task(**shared)`` beside a parameter server; the reply comes back to the caller."""
+        ...
+
+    def put(self, tree: Tree) -> Handle:
+        """Store a tree once; ``shared`` and ``each`` may carry the handle, tasks see the tree."""
+        ...
+
+    def get(self, handle: Handle) -> Tree:
+        """Fetch a stored tree to the driver."""
+        ...
+
+    def commit(self, folder: str, models: Mapping[str, Handle]) -> dict[str, Any]:
+        """Write changed client memory and ``models`` below ``folder``.
+
+        Return what the manifest must remember.
+        """
+        ...
+
+    def restore(self, folder: str, manifest: Mapping[str, Any]) -> dict[str, Handle]:
+        """Take client memory back from a commit; return handles of its models."""
+        ...
+
+    def describe(self) -> list[dict[str, Any]]:
+        """One row per actor: id, role, pid, node, share, clients."""
+        ...
+
+    def close(self) -> None:
+        """End the actors."""
+        ...
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything a run needs to go on, besides client memory: small values and handles."""
+
+    groups: Mapping[ClientId, GroupId] = field(default_factory=dict)
+    models: Mapping[str, Handle] = field(default_factory=dict)
+    """Stored models by name: ``group/0``, ``client/7``, ..."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Small JSON values a method carries between rounds."""
+
+
+class Context(Protocol):
+    """What a step may use. Built by the coordinator, one per round."""
+
+    federation: Federation
+    config: Any
+    """The whole ``RunConfig``."""
+    classes: int
+    image_shape: tuple[int, int, int]
+    stage: str
+    round: int
+    last: bool
+    """Whether this is the stage's last round."""
+
+    @property
+    def clean(self) -> tuple[np.ndarray, np.ndarray]:
+        """Sample ids and labels of the server's clean images."""
+        ...
+
+    def server_features(self, use: str) -> np.ndarray:
+        """Features of the server's clean images."""
+        ...
+
+    def privilege(self, name: str) -> Any:
+        """Return knowledge that only a method declaring it in ``privileges`` may use (optimum.
+
+        "tasks").
+        """
+        ...
+
+    def record(self, **values: Any) -> None:
+        """Add values to this round's record."""
+        ...
+
+    def sent(self, direction: str, message: str, nbytes: int) -> None:
+        """Count protocol bytes; ``direction`` is "up" or "down"."""
+        ...
+
+    def observe_groups(self, groups: Mapping[ClientId, GroupId]) -> None:
+        """Let the evaluator score a grouping against the true tasks."""
+        ...
+
+    def observe_labels(self, labels: Mapping[ClientId, np.ndarray]) -> None:
+        """Let the evaluator score corrected labels against the truth."""
+        ...
+
+    def artifact(self, name: str, array: np.ndarray) -> None:
+        """Keep a one-time array (the similarity matrix) in the run directory."""
+        ...
+
+    def test_classes(self) -> Mapping[ClientId, tuple[int, ...]]:
+        """Classes of each client's own task: what it is evaluated on."""
+        ...
+
+
+Step = Callable[[Context, State], State]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """``rounds`` repetitions of one step; one-shot work has one round."""
+
+    name: str
+    rounds: int
+    step: Step
+
+
+class Method(Protocol):
+    """A configured method: frozen settings plus the stages they ask for."""
+
+    privileges: tuple[str, ...]
+    """Knowledge beyond the protocol that this method declares to use."""
+    uses: tuple[str, ...]
+    """Features it needs: "grouping", "correction"."""
+
+    def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
+        """Refuse settings that cannot work with this data, before anything starts."""
+        ...
+
+    def stages(self, config: Any) -> tuple[Stage, ...]:
+        """Return the stages in order; the coordinator owns the loop."""
+        ...

@@ -1,0 +1,179 @@
+"""Clients that live in one process.
+
+The same code inside a Ray actor and in the local federation.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raysim.core.aggregation import Accumulator, ExactSum, contribution
+from raysim.errors import ClientFailed, RaysimError
+from raysim.protocols import (
+    Client,
+    ClientId,
+    ClientRecord,
+    Contribution,
+    GroupId,
+    Task,
+    Tree,
+    World,
+)
+from raysim.runtime.checkpoint import read_object, write_object
+
+
+@dataclass(frozen=True)
+class Call:
+    """One task for some clients of a cohort, as it travels to an actor."""
+
+    task: Task
+    on: tuple[ClientId, ...]
+    shared: Mapping[str, Any]
+    each: Mapping[ClientId, Mapping[str, Any]]
+    groups: Mapping[ClientId, GroupId] | None = None
+    """Group of each client for a reduce; None for a map."""
+    where: str = ""
+    """Stage and round, for error messages."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cohort gives back for a call."""
+
+    replies: dict[ClientId, Any]
+    sums: dict[GroupId, ExactSum]
+    changed: bool
+    """Whether any client's memory changed, so that the call must be replayed after a loss."""
+
+
+class Cohort:
+    """Some clients, their memory, and the world they see."""
+
+    def __init__(self, records: Iterable[ClientRecord], world: World) -> None:
+        self._clients = {r.id: Client(record=r, world=world) for r in records}
+        self._memory: dict[ClientId, Tree] = {k: {} for k in self._clients}
+        self._unsaved: set[ClientId] = set()
+
+    def run(self, call: Call, resolve: Callable[[Any], Any]) -> Outcome:
+        """Run the call's task on its clients, in order of id.
+
+        Sums of a reduce stay in exact form.
+        """
+        shared = resolve(call.shared)
+        replies: dict[ClientId, Any] = {}
+        sums: dict[GroupId, Accumulator] = {}
+        changed = False
+        with single_threaded():
+            for k in call.on:
+                arguments = {**shared, **resolve(call.each.get(k, {}))}
+                if call.groups is not None:
+                    arguments["group"] = call.groups[k]
+                memory, reply = self._attempt(call, k, arguments)
+                if memory is not self._memory[k]:
+                    self._memory[k], changed = memory, True
+                    self._unsaved.add(k)
+                if call.groups is not None:
+                    total = sums.setdefault(call.groups[k], Accumulator())
+                    reply = self._add(call, k, total, reply)
+                replies[k] = reply
+        return Outcome(replies, {g: total.take() for g, total in sums.items()}, changed)
+
+    def save(self, folder: str) -> tuple[str, list[ClientId]] | None:
+        """Write the memory that changed since the last save as one object.
+
+        None when nothing did.
+        """
+        if not self._unsaved:
+            return None
+        clients = sorted(self._unsaved)
+        tree = {f"{k}/{name}": a for k in clients for name, a in self._memory[k].items()}
+        digest = write_object(folder, tree)
+        self._unsaved.clear()
+        return digest, clients
+
+    def load(self, folder: str, shards: Mapping[str, Iterable[ClientId]]) -> None:
+        """Set every client's memory to that of a commit."""
+        self._memory = {k: {} for k in self._clients}
+        self._unsaved.clear()
+        for digest, clients in shards.items():
+            wanted = set(clients) & self._clients.keys()
+            if not wanted:
+                continue
+            memory: dict[ClientId, dict[str, np.ndarray]] = {k: {} for k in wanted}
+            for key, array in read_object(folder, digest).items():
+                client, _, name = key.partition("/")
+                if int(client) in wanted:
+                    memory[int(client)][name] = array
+            self._memory.update(memory)
+
+    def _attempt(self, call: Call, k: ClientId, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
+        try:
+            return call.task(self._clients[k], self._memory[k], arguments)
+        except RaysimError:
+            raise
+        except Exception as wrong:
+            reason = f"{type(wrong).__name__}: {wrong}"
+            name = call.task.__name__
+            raise ClientFailed(k, name, reason, call.where, traceback.format_exc()) from wrong
+
+    def _add(self, call: Call, k: ClientId, total: Accumulator, reply: Any) -> Any:
+        if not isinstance(reply, Contribution):
+            got = type(reply).__name__
+            raise ClientFailed(k, call.task.__name__, f"reduce needs a Contribution, got {got}")
+        try:
+            total.add(contribution(reply.tree, reply.weight))
+        except (ValueError, OverflowError) as wrong:
+            raise ClientFailed(k, call.task.__name__, str(wrong), call.where) from wrong
+        return reply.reply
+
+
+def merge_shards(
+    shards: Mapping[str, Iterable[ClientId]], saved: Iterable[tuple[str, list[ClientId]]]
+) -> dict[str, list[ClientId]]:
+    """Return which object holds which client's newest memory; objects without any are dropped."""
+    home = {k: digest for digest, clients in shards.items() for k in clients}
+    for digest, clients in saved:
+        home.update(dict.fromkeys(clients, digest))
+    merged: dict[str, list[ClientId]] = {}
+    for k in sorted(home):
+        merged.setdefault(home[k], []).append(k)
+    return merged
+
+
+def single_threaded() -> AbstractContextManager[Any]:
+    """One thread for every numeric library: sums over threads have other bits."""
+    import sys
+
+    from threadpoolctl import threadpool_limits
+
+    stack = ExitStack()
+    stack.enter_context(threadpool_limits(limits=1))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+    return stack
+
+
+def resolve_with(fetch: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], Any]:
+    """Return a function that replaces every handle of class ``kind`` inside dicts.
+
+    Lists and tuples.
+    """
+
+    def resolve(value: Any) -> Any:
+        if isinstance(value, kind):
+            return fetch(value)
+        if isinstance(value, Mapping):
+            return {key: resolve(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(resolve(item) for item in value)
+        return value
+
+    return resolve

@@ -1,0 +1,116 @@
+"""All clients in this process, one after another: nothing to start, the same bits as Ray."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysim.core.aggregation import mean, weight_of
+from raysim.protocols import (
+    ClientId,
+    ClientRecord,
+    GroupId,
+    GroupResult,
+    Handle,
+    Reduced,
+    Task,
+    Tree,
+    WorldSpec,
+)
+from raysim.runtime.checkpoint import read_object, write_object
+from raysim.runtime.cohort import Call, Cohort, merge_shards, resolve_with, single_threaded
+
+
+@dataclass(frozen=True)
+class LocalHandle:
+    """A tree kept in this process."""
+
+    tree: Tree
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(a.nbytes for a in self.tree.values())
+
+
+_resolve = resolve_with(lambda handle: handle.tree, LocalHandle)
+
+
+class LocalFederation:
+    """``Federation`` without Ray."""
+
+    def __init__(self, records: Sequence[ClientRecord], spec: WorldSpec) -> None:
+        self.clients = sorted(r.id for r in records)
+        self._cohort = Cohort(records, spec.open())
+        self._shards: dict[str, list[ClientId]] = {}
+        self.where = ""
+        self.restarts = 0
+
+    def map(
+        self,
+        task: Task,
+        *,
+        on: Iterable[ClientId] | None = None,
+        each: Mapping[ClientId, Mapping[str, Any]] | None = None,
+        **shared: Any,
+    ) -> dict[ClientId, Any]:
+        """Run a task on clients."""
+        ids = tuple(sorted(self.clients if on is None else on))
+        return self._cohort.run(
+            Call(task, ids, shared, each or {}, None, self.where), _resolve
+        ).replies
+
+    def reduce(
+        self,
+        task: Task,
+        *,
+        groups: Mapping[ClientId, GroupId],
+        each: Mapping[ClientId, Mapping[str, Any]] | None = None,
+        **shared: Any,
+    ) -> Reduced:
+        """Run a task on clients and average per group."""
+        call = Call(task, tuple(sorted(groups)), shared, each or {}, groups, self.where)
+        outcome = self._cohort.run(call, _resolve)
+        results = {
+            g: GroupResult(LocalHandle(mean(total)), weight_of(total))
+            for g, total in sorted(outcome.sums.items())
+        }
+        return Reduced(results, outcome.replies)
+
+    def serve(self, task: Callable[..., Any], *, server: int = 0, **shared: Any) -> Any:
+        """Run a function here: the server is this process too."""
+        with single_threaded():
+            return task(**_resolve(shared))
+
+    def put(self, tree: Tree) -> Handle:
+        """Keep a tree."""
+        return LocalHandle(dict(tree))
+
+    def get(self, handle: Handle) -> Tree:
+        """Return a kept tree."""
+        tree: Tree = _resolve(handle)
+        return tree
+
+    def commit(self, folder: str, models: Mapping[str, Handle]) -> dict[str, Any]:
+        """Write changed memory and models."""
+        saved = self._cohort.save(folder)
+        self._shards = merge_shards(self._shards, [saved] if saved else [])
+        stored = {name: write_object(folder, self.get(h)) for name, h in sorted(models.items())}
+        return {"memory": self._shards, "models": stored}
+
+    def restore(self, folder: str, manifest: Mapping[str, Any]) -> dict[str, Handle]:
+        """Take memory and models back."""
+        self._shards = dict(manifest["memory"])
+        self._cohort.load(folder, self._shards)
+        return {n: self.put(read_object(folder, d)) for n, d in manifest["models"].items()}
+
+    def describe(self) -> list[dict[str, Any]]:
+        """One row: this process."""
+        count = len(self.clients)
+        row = {"actor": "driver", "role": "clients", "pid": os.getpid(), "node": "this process"}
+        return [{**row, "share": "1 thread", "clients": count}]
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,66 @@
+"""Joining a Ray cluster, or starting one on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import ray
+
+from raysim.errors import EnvironmentNotFit
+from raysim.runtime.placement import Node, RuntimeSettings
+
+
+def connect(runtime: RuntimeSettings) -> None:
+    """Make sure this process talks to the cluster that ``runtime`` names."""
+    if ray.is_initialized():
+        return
+    options: dict[str, Any] = {
+        "logging_level": logging.ERROR,
+        "log_to_driver": False,
+        "namespace": "raysim",
+    }
+    address = runtime.address or os.environ.get("RAY_ADDRESS")
+    if address is None:
+        ray.init(address="local", include_dashboard=False, **options)
+        return
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError, ValueError) as wrong:
+        raise EnvironmentNotFit(
+            f"runtime.address is {address!r}, but no Ray cluster answers there ({wrong}); "
+            f"start one "
+            "with `ray start --head`, correct the address, or drop it to run on this machine"
+        ) from wrong
+
+
+def nodes() -> list[Node]:
+    """Resources of every living node."""
+    return [
+        Node(
+            name=node["NodeManagerAddress"],
+            cpus=float(node["Resources"].get("CPU", 0.0)),
+            gpus=float(node["Resources"].get("GPU", 0.0)),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def probe() -> str:
+    """Start (or join) Ray, run one actor, and say what was found."""
+    from raysim.runtime.ray.client_actor import describe_process
+
+    connect(RuntimeSettings())
+    fact = ray.get(ray.remote(describe_process_task).remote(describe_process), timeout=60)
+    found = nodes()
+    cpus, gpus = sum(n.cpus for n in found), sum(n.gpus for n in found)
+    return (
+        f"{len(found)} node(s), {cpus:g} CPUs, {gpus:g} GPUs; a task ran in process {fact['pid']}"
+    )
+
+
+def describe_process_task(describe: Any) -> Any:
+    """Run ``describe`` in a worker process."""
+    return describe()

@@ -1,0 +1,107 @@
+"""How settings are written.
+
+Frozen dataclasses beside the code they configure, checked when they are made.
+
+A *choice* is a setting that picks one of several registered classes by name (``kind`` or ``name``
+in the YAML);
+the chosen class holds its own settings and does the work. ``raysim.config`` turns YAML into these
+objects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, dataclass_transform
+
+from raysim.errors import ConfigError
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+
+
+class SettingError(ConfigError):
+    """A field has a value that is not allowed; the loader adds the path of the section."""
+
+    def __init__(self, field: str, rule: str, got: object, do: str = "") -> None:
+        self.field, self.rule, self.got, self.do = field, rule, got, do
+        super().__init__(f"{field} {rule}, got {got!r}" + (f"; {do}" if do else ""))
+
+    def __reduce__(self) -> tuple[type[SettingError], tuple[object, ...]]:
+        """Rebuild from the fields."""
+        return type(self), (self.field, self.rule, self.got, self.do)
+
+
+def check(ok: bool, field: str, rule: str, *, got: object, do: str = "") -> None:
+    """Raise a ``SettingError`` for ``field`` unless ``ok``."""
+    if not ok:
+        raise SettingError(field, rule, got, do)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def settings(cls: type[T]) -> type[T]:
+    """Make ``cls`` a settings class: a frozen, keyword-only, slotted dataclass."""
+    return dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
+
+
+class Registry(Generic[T]):
+    """Names of the classes a setting may choose from.
+
+    The modules that hold them are imported on first use.
+    """
+
+    def __init__(self, what: str, *, key: str, home: str) -> None:
+        self.what, self.key, self._home = what, key, home
+        self._classes: dict[str, type[T]] = {}
+        self._loaded = False
+
+    def register(self, name: str) -> Callable[[C], C]:
+        """Class decorator: make the class available as ``name``."""
+
+        def add(cls: C) -> C:
+            known = self._classes.get(name)
+            if known is not None and known.__qualname__ != cls.__qualname__:
+                raise ConfigError(f"{self.what} {name!r} is registered twice: {known} and {cls}")
+            self._classes[name] = cls
+            cls.choice_name = name  # type: ignore[attr-defined]
+            return cls
+
+        return add
+
+    def names(self) -> list[str]:
+        """Every registered name, sorted."""
+        self._load()
+        return sorted(self._classes)
+
+    def get(self, name: str) -> type[T]:
+        """Return the class called ``name``; a wrong name is an error with a suggestion."""
+        self._load()
+        if name not in self._classes:
+            raise ConfigError(
+                f"unknown {self.what} {name!r}{did_you_mean(name, self.names())}; one of: "
+                f"{', '.join(self.names())}"
+            )
+        return self._classes[name]
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        home = importlib.import_module(self._home)
+        for module in pkgutil.iter_modules(getattr(home, "__path__", [])):
+            importlib.import_module(f"{self._home}.{module.name}")
+        self._loaded = True
+
+
+def choice(registry: Registry[Any], default: str | None) -> Any:
+    """Return a dataclass field that holds an instance of one of the registry's classes or None."""
+    make = (lambda: None) if default is None else (lambda: registry.get(default)())
+    return dataclasses.field(default_factory=make, metadata={"registry": registry})
+
+
+def did_you_mean(word: str, known: list[str]) -> str:
+    """Return "; did you mean x?" for the closest known word, or nothing."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""

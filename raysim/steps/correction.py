@@ -1,0 +1,215 @@
+"""One-shot label repair against the server's class subspaces: FB-NLL Procedure 2 (Eq. 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from raysim.core.calibration import calibrate
+from raysim.core.relabeling import (
+    ClassSubspaces,
+    apply_decisions,
+    class_spectra,
+    class_subspaces,
+    client_scores,
+    decide,
+    server_scores,
+)
+from raysim.errors import ConfigError
+from raysim.protocols import Client, Context, State, Step, Tree
+from raysim.seeding import stream
+from raysim.settings import check, settings
+from raysim.steps.arrays import on_device, to_numpy
+from raysim.steps.grouping import WIRE
+
+CHUNK = 1000
+"""Clients whose class vectors are at the server at the same time."""
+
+
+@settings
+class CorrectionSettings:
+    """The knobs of Procedure 2.
+
+    The paper gives no value, so the server calibrates what is left null.
+    """
+
+    rank: int | None = None
+    """l, eigenvectors per class in Phase 1."""
+    projection_rank: int | None = None
+    """l2, eigenvectors per class in Phase 2."""
+    threshold: float | None = None
+    """tau_sim, similarity from which a whole local class is renamed."""
+    min_class_size: int = (
+        20  # ours: smaller local classes go to Phase 2; 0 is the paper's literal rule
+    )
+    """Smallest local class that Phase 1 may decide."""
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "projection_rank"):
+            value = getattr(self, name)
+            check(value is None or value >= 1, name, "must be at least 1", got=value)
+        ok = self.threshold is None or 0 < self.threshold <= 1
+        check(ok, "threshold", "must be in (0, 1]", got=self.threshold)
+        size = self.min_class_size
+        check(size >= 0, "min_class_size", "must not be negative", got=size)
+
+    def check(self, config: Any, dimension: int) -> None:
+        """Refuse a missing clean set and ranks that the clean set or the features cannot carry."""
+        per_class = config.data.server.per_class
+        if config.data.partition.choice_name != "file" and per_class < 1:
+            raise ConfigError(
+                f"data.server.per_class is {per_class}, but label correction needs clean images of "
+                "every class at the server; raise data.server.per_class or use a method without it"
+            )
+        for name in ("rank", "projection_rank"):
+            value = getattr(self, name)
+            if value is not None and value > dimension:
+                raise ConfigError(
+                    f"method.correction.{name} is {value}, above the feature dimension "
+                    f"{dimension}; "
+                    f"lower method.correction.{name} or choose larger data.correction_features"
+                )
+            if value is not None and value > per_class > 0:
+                raise ConfigError(
+                    f"method.correction.{name} is {value}, but {per_class} clean images per class "
+                    f"span at most {per_class} directions; lower it or raise data.server.per_class"
+                )
+
+
+def correct_labels(how: CorrectionSettings) -> Step:
+    """Return the step that repairs every client's labels once."""
+
+    def step(context: Context, state: State) -> State:
+        clean = {"features": context.server_features("correction"), "labels": context.clean[1]}
+        handle = context.federation.put(clean)
+        knobs = context.federation.serve(
+            choose_knobs, clean=handle, how=how, seed=context.config.seed
+        )
+        shared = {"arrays": context.config.arrays, **knobs}
+        reference = context.federation.serve(reference_vectors, clean=handle, **shared)
+        subspaces = context.federation.put({"vectors": reference})
+        clients = context.federation.clients
+        context.sent("down", "class subspaces", len(clients) * reference.nbytes)
+        replies: dict[int, Any] = {}
+        for start in range(0, len(clients), CHUNK):
+            part = clients[start : start + CHUNK]
+            replies |= _correct(context, part, clean=handle, subspaces=subspaces, shared=shared)
+        _observe(context, replies, knobs)
+        return state
+
+    return step
+
+
+def _correct(
+    context: Context, part: Sequence[int], *, clean: Any, subspaces: Any, shared: Mapping[str, Any]
+) -> dict[int, Any]:
+    federation = context.federation
+    uploads = federation.map(class_vectors_task, on=part, **shared)  # lines 4-6
+    for vectors in uploads.values():
+        context.sent("up", "class eigenvectors", sum(v.nbytes for v in vectors.values()))
+    scores = federation.serve(score_uploads, clean=clean, uploads=uploads, **shared)  # lines 9-10
+    for by_class in scores.values():
+        context.sent("down", "class scores", sum(s.nbytes for s in by_class.values()))
+    each = {k: {"scores": scores[k]} for k in part}
+    return federation.map(relabel_task, on=part, each=each, subspaces=subspaces, **shared)
+
+
+def choose_knobs(*, clean: Tree, how: CorrectionSettings, seed: int) -> dict[str, Any]:
+    """Return l, l2, tau_sim: as set, or calibrated on the server's own clean images."""
+    knobs = {
+        "rank": how.rank,
+        "projection_rank": how.projection_rank,
+        "threshold": how.threshold,
+        "min_class_size": how.min_class_size,
+    }
+    if None in knobs.values():
+        found = calibrate(clean["features"], clean["labels"], stream(seed, "calibration"))
+        for name in ("rank", "projection_rank", "threshold"):
+            knobs[name] = getattr(found, name) if knobs[name] is None else knobs[name]
+    return knobs
+
+
+def reference_vectors(
+    *, clean: Tree, rank: int, projection_rank: int, arrays: Any, **_: Any
+) -> np.ndarray:
+    """Return the class subspaces Q (C, D, max(l.
+
+    L2)) that the server sends to everyone (line 1).
+    """
+    return to_numpy(_subspaces(clean, max(rank, projection_rank), arrays).vectors()).astype(WIRE)
+
+
+def score_uploads(
+    *,
+    clean: Tree,
+    uploads: Mapping[int, Mapping[int, np.ndarray]],
+    rank: int,
+    arrays: Any,
+    **_: Any,
+) -> dict[int, dict[int, np.ndarray]]:
+    """Return r(c, c~) of every uploaded class against every clean class (lines 9-10)."""
+    subspaces = _subspaces(clean, rank, arrays)
+
+    def scores(vectors: np.ndarray) -> np.ndarray:
+        received = on_device(vectors.astype(np.float64), arrays)
+        return to_numpy(server_scores(subspaces, received, subspaces.rank)).astype(WIRE)
+
+    return {k: {c: scores(v) for c, v in own.items()} for k, own in uploads.items()}
+
+
+def class_vectors_task(
+    client: Client, memory: Tree, arguments: Mapping[str, Any]
+) -> tuple[Tree, dict[int, np.ndarray]]:
+    """Reply with the eigenvectors of every local (possibly wrong) class (lines 4-6)."""
+    spectra = _local_spectra(client, arguments)
+    return memory, {c: to_numpy(s.vectors).astype(WIRE) for c, s in spectra.items()}
+
+
+def relabel_task(
+    client: Client, memory: Tree, arguments: Mapping[str, Any]
+) -> tuple[Tree, dict[str, Any]]:
+    """Decide every local class from the original labels and write all new labels at once."""
+    features, labels = _features_and_labels(client, arguments)
+    vectors = on_device(arguments["subspaces"]["vectors"].astype(np.float64), arguments["arrays"])
+    width = int(vectors.shape[2])
+    decided: dict[int, int | None] = dict.fromkeys(np.unique(client.record.labels).tolist())
+    for c, own in _local_spectra(client, arguments).items():
+        reciprocal = to_numpy(client_scores(own, vectors, min(arguments["rank"], width)))  # line 11
+        averaged = (arguments["scores"][c].astype(np.float64) + reciprocal) / 2  # line 12
+        decided[c] = decide(averaged, arguments["threshold"])  # line 14
+    richer = vectors[:, :, : min(arguments["projection_rank"], width)]
+    corrected, _ = apply_decisions(features, labels, decided, richer)  # lines 15-21
+    new = to_numpy(corrected)
+    return {**memory, "labels": new}, {"labels": new, "decided": decided}
+
+
+def _observe(context: Context, replies: Mapping[int, Any], knobs: Mapping[str, Any]) -> None:
+    context.observe_labels({k: reply["labels"] for k, reply in replies.items()})
+    renamed = sum(c is not None for reply in replies.values() for c in reply["decided"].values())
+    total = sum(len(reply["decided"]) for reply in replies.values())
+    context.record(
+        correction={**knobs, "phase1_classes": renamed, "phase2_classes": total - renamed}
+    )
+
+
+def _features_and_labels(client: Client, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+    features = client.world.features("correction", client.sample_ids)
+    arrays = arguments["arrays"]
+    return on_device(features, arrays), on_device(np.asarray(client.record.labels), arrays)
+
+
+def _local_spectra(client: Client, arguments: Mapping[str, Any]) -> dict[int, Any]:
+    """Return the spectra of the local classes, computed once per process."""
+    if "class spectra" not in client.scratch:
+        features, labels = _features_and_labels(client, arguments)
+        client.scratch["class spectra"] = class_spectra(
+            features, labels, arguments["rank"], min_class_size=arguments["min_class_size"]
+        )
+    return client.scratch["class spectra"]
+
+
+def _subspaces(clean: Tree, rank: int, arrays: Any) -> ClassSubspaces:
+    features, labels = on_device(clean["features"], arrays), on_device(clean["labels"], arrays)
+    return class_subspaces(features, labels, rank)

@@ -1,0 +1,70 @@
+"""Accuracy of every client's model on the clean test images of its task (metrics.md section 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from raysim.models.evaluation import evaluate
+from raysim.models.threads import one_thread, torch_device
+from raysim.protocols import Client, Context, State, Tree
+from raysim.settings import check, settings
+
+
+@settings
+class EvaluateSettings:
+    """When clients are evaluated; the last round always is."""
+
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        check(self.every >= 1, "every", "must be at least 1", got=self.every)
+
+
+def is_due(context: Context) -> bool:
+    """Whether this round ends with an evaluation."""
+    return context.last or (context.round + 1) % context.config.evaluate.every == 0
+
+
+def evaluate_clients(context: Context, state: State) -> None:
+    """Record each client's accuracy; a (model, task) pair shared by many clients runs once."""
+    tasks = context.test_classes()
+    pairs = {k: (state.groups[k], tasks[k]) for k in context.federation.clients}
+    first = {pair: k for k, pair in sorted(pairs.items(), reverse=True)}
+    each = {k: {"own_group": g, "test_classes": task} for (g, task), k in first.items()}
+    needed = sorted({g for g, _ in first})
+    replies = context.federation.map(
+        evaluate_task,
+        on=sorted(first.values()),
+        each=each,
+        models={g: state.models[f"group/{g}"] for g in needed},
+        model=context.config.model,
+        classes=context.classes,
+    )
+    per_client = {k: replies[first[pair]]["accuracy"] for k, pair in pairs.items()}
+    values = np.array([per_client[k] for k in sorted(per_client)])
+    context.record(
+        accuracy={"mean": float(values.mean()), "std": float(values.std())},
+        test_loss=float(np.mean([replies[first[pairs[k]]]["loss"] for k in sorted(pairs)])),
+    )
+    if context.last:
+        context.record(per_client=values.tolist())
+
+
+def evaluate_task(
+    client: Client, memory: Tree, arguments: Mapping[str, Any]
+) -> tuple[Tree, dict[str, float]]:
+    """Reply with accuracy over all C logits and mean loss on the task's test images."""
+    images, labels = client.world.test_set(arguments["test_classes"])
+    with one_thread():
+        found = evaluate(
+            arguments["model"],
+            arguments["models"][arguments["own_group"]],
+            images,
+            labels,
+            classes=arguments["classes"],
+            device=torch_device(),
+        )
+    return memory, {"accuracy": found.accuracy, "loss": found.loss}

@@ -1,0 +1,146 @@
+"""One-shot grouping from features alone: FB-NLL Algorithm 1, steps 1-3 (Eq.
+
+2-6). No label is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Strict
+
+from raysim.core.clustering import cluster
+from raysim.core.similarity import relevance, symmetric
+from raysim.core.spectra import Spectrum, spectrum, truncate
+from raysim.errors import ConfigError
+from raysim.protocols import Client, Context, State, Step, Tree
+from raysim.settings import check, settings
+from raysim.steps.arrays import on_device, to_numpy
+
+WIRE = np.float32
+"""Type of what clients send: four bytes a number, as the papers count."""
+
+
+@settings
+class GroupingSettings:
+    """How clients are compared and clustered."""
+
+    groups: int | None = None
+    """M; null: the partition's number of tasks."""
+    rank: Annotated[int, Strict()] | Literal["auto", "threshold", "full"] = "auto"
+    """q, eigenvectors compared.
+
+    Threshold: those above ``threshold``; full: all d; auto: the method's own rule.
+    """
+    threshold: float = (
+        0.005  # ours: the paper fixes a small threshold per dataset without giving it
+    )
+    """Eigenvalues below this share of the largest one are left out."""
+    smallest_rank: int = 3  # ours
+    """With a threshold, at least this many eigenvectors are compared."""
+    linkage: Literal["average", "complete", "single"] = "average"
+
+    def __post_init__(self) -> None:
+        check(
+            self.groups is None or self.groups >= 1, "groups", "must be at least 1", got=self.groups
+        )
+        check(
+            isinstance(self.rank, str) or self.rank >= 1,
+            "rank",
+            "must be at least 1",
+            got=self.rank,
+        )
+        check(0 <= self.threshold <= 1, "threshold", "must be in [0, 1]", got=self.threshold)
+        check(
+            self.smallest_rank >= 1, "smallest_rank", "must be at least 1", got=self.smallest_rank
+        )
+
+    def count(self, config: Any) -> int:
+        """Return M."""
+        return int(config.data.partition.groups if self.groups is None else self.groups)
+
+    def check(self, config: Any, dimension: int) -> None:
+        """Refuse more groups than clients and ranks above the feature dimension."""
+        count, clients = self.count(config), config.data.partition.clients
+        if count > clients:
+            where = "data.partition.groups" if self.groups is None else "method.grouping.groups"
+            raise ConfigError(
+                f"{where} is {count}, but data.partition.clients is {clients}; every group needs a "
+                "client: raise data.partition.clients or lower the number of groups"
+            )
+        if not isinstance(self.rank, str) and self.rank > dimension:
+            raise ConfigError(
+                f"method.grouping.rank is {self.rank}, above the feature dimension {dimension} of "
+                "data.features; lower method.grouping.rank or choose larger features"
+            )
+
+
+def group_by_similarity(how: GroupingSettings) -> Step:
+    """Return the step that clusters clients by the similarity of their spectra."""
+
+    def step(context: Context, state: State) -> State:
+        similarity, rank = exchange(context, how)
+        labels = cluster(similarity, how.count(context.config), linkage=how.linkage)  # HAC on R
+        groups = dict(zip(context.federation.clients, labels.tolist(), strict=True))
+        context.artifact("similarity", similarity)
+        context.record(rank=rank)
+        context.observe_groups(groups)
+        return replace(state, groups=groups)
+
+    return step
+
+
+def exchange(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
+    """Return the similarity matrix R (Eq. 6) of all clients and the common rank q."""
+    federation = context.federation
+    shared = {"how": how, "arrays": context.config.arrays}
+    ranks = federation.map(spectrum_task, **shared)
+    rank = min(ranks.values())  # one q for all: the smallest that every client can offer
+    sent = federation.map(vectors_task, rank=rank, **shared)
+    vectors = np.stack(list(sent.values()))  # (K, D, Q)
+    count = len(federation.clients)
+    context.sent("up", "rank", count * 4)
+    context.sent("up", "eigenvectors", vectors.nbytes)
+    context.sent("down", "eigenvectors", (count - 1) * vectors.nbytes)  # relayed by the server
+    handle = federation.put({"vectors": vectors})
+    rows = federation.map(relevance_task, rank=rank, others=handle, **shared)
+    context.sent("up", "relevance", count * (count - 1) * np.dtype(WIRE).itemsize)
+    r = np.stack(list(rows.values())).astype(np.float64)
+    return to_numpy(symmetric(r)), rank  # Eq. (6)
+
+
+def spectrum_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, int]:
+    """Reply with the number of eigenvectors this client can offer."""
+    how: GroupingSettings = arguments["how"]
+    own = _spectrum(client, arguments["arrays"])
+    if how.rank == "full":
+        return memory, own.dimension
+    if not isinstance(how.rank, str):
+        return memory, min(how.rank, own.rank)
+    values = to_numpy(own.values)
+    above = int(np.count_nonzero(values >= how.threshold * values[0]))
+    return memory, min(max(above, how.smallest_rank), own.rank)
+
+
+def vectors_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
+    """Reply with the top-q eigenvectors; eigenvalues stay here (Eq. 2)."""
+    own = _spectrum(client, arguments["arrays"])
+    return memory, to_numpy(truncate(own, arguments["rank"]).vectors).astype(WIRE)
+
+
+def relevance_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
+    """Reply with this client's row r(k, .) against everyone's eigenvectors (Eq. 3-5)."""
+    own = truncate(_spectrum(client, arguments["arrays"]), arguments["rank"])
+    others = on_device(arguments["others"]["vectors"].astype(np.float64), arguments["arrays"])
+    return memory, to_numpy(relevance(own, others)).astype(WIRE)
+
+
+def _spectrum(client: Client, arrays: Any) -> Spectrum:
+    """Return the client's spectrum, computed once per process (Eq. 2)."""
+    if "spectrum" not in client.scratch:
+        features = client.world.features("grouping", client.sample_ids)
+        client.scratch["spectrum"] = spectrum(on_device(features, arrays))
+    return client.scratch["spectrum"]

@@ -1,0 +1,136 @@
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from raysim.models.evaluation import Evaluation, evaluate, logits, predict, sample_losses
+from raysim.models.params import initial_tree, load_tree
+from raysim.models.threads import one_thread
+from raysim.models.zoo import Logistic, SmallCnn
+from raysim.seeding import stream
+
+SHAPE, CLASSES = (8, 8, 1), 4
+
+
+def some_images(samples):
+    rng = stream(0, "images")
+    images = rng.standard_normal((samples, 1, 8, 8)).astype(np.float32)
+    return images, rng.integers(0, CLASSES, size=samples)
+
+
+def some_tree():
+    """A model whose batch norm has seen data, so that train and eval mode differ."""
+    tree = initial_tree(SmallCnn(), SHAPE, CLASSES, seed=0)
+    return tree | {"buffers": stream(0, "buffers").random(tree["buffers"].shape, np.float32) + 0.5}
+
+
+def test_a_case_worked_by_hand():
+    # one pixel, three classes: logits x * (0, 1, 2) without bias
+    tree = {"trainable": np.array([0, 1, 2, 0, 0, 0], np.float32), "buffers": np.zeros(0)}
+    images = np.array([1.0, -1.0, 0.0], np.float32).reshape(3, 1, 1, 1)
+    labels = np.array([2, 1, 0])
+
+    found = evaluate(Logistic(), tree, images, labels, classes=3)
+
+    # largest logits: class 2, class 0, and a tie that goes to class 0
+    assert (found.correct, found.total) == (2, 3)
+    assert found.accuracy == pytest.approx(2 / 3)
+    e = np.e
+    first = -np.log(e**2 / (1 + e + e**2))
+    second = -np.log(e**-1 / (1 + e**-1 + e**-2))
+    assert found.loss == pytest.approx((first + second + np.log(3)) / 3, rel=1e-6)
+    assert list(predict(Logistic(), tree, images, classes=3)) == [2, 0, 0]
+
+
+def test_classes_outside_the_set_can_win_the_argmax():
+    tree = {"trainable": np.array([0, 1, 2, 0, 0, 0], np.float32), "buffers": np.zeros(0)}
+    images, labels = np.ones((2, 1, 1, 1), np.float32), np.array([0, 1])
+
+    assert evaluate(Logistic(), tree, images, labels, classes=3).correct == 0
+
+
+def test_evaluation_equals_a_plain_torch_loop():
+    images, labels = some_images(30)
+    module = SmallCnn().build(SHAPE, CLASSES).eval()
+    load_tree(module, some_tree())
+    with torch.no_grad():
+        expected = module(torch.from_numpy(images))
+
+    found = evaluate(SmallCnn(), some_tree(), images, labels, classes=CLASSES)
+
+    loss = torch.nn.functional.cross_entropy(expected, torch.from_numpy(labels))
+    assert found.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert found.correct == int((expected.argmax(1).numpy() == labels).sum())
+
+
+def test_batches_change_neither_predictions_nor_loss_beyond_rounding():
+    images, labels = some_images(30)
+
+    whole = evaluate(SmallCnn(), some_tree(), images, labels, classes=CLASSES)
+    parts = evaluate(SmallCnn(), some_tree(), images, labels, classes=CLASSES, batch_size=7)
+
+    assert whole.correct == parts.correct
+    assert whole.loss == pytest.approx(parts.loss, rel=1e-5)
+
+
+def test_an_image_is_judged_alone_under_batch_norm():
+    images, _ = some_images(30)
+
+    together = logits(SmallCnn(), some_tree(), images, classes=CLASSES)
+    alone = logits(SmallCnn(), some_tree(), images[:1], classes=CLASSES)
+
+    np.testing.assert_allclose(together[:1], alone, atol=1e-5)
+
+
+def test_evaluation_gives_same_bits_twice_and_leaves_read_only_arguments_alone():
+    images, labels = some_images(30)
+    tree = some_tree()
+    for array in (images, labels, *tree.values()):
+        array.flags.writeable = False
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first = logits(SmallCnn(), tree, images, classes=CLASSES)
+        evaluate(SmallCnn(), initial_tree(SmallCnn(), SHAPE, CLASSES, 5), images, labels, classes=4)
+        again = logits(SmallCnn(), tree, images, classes=CLASSES)
+
+    assert first.tobytes() == again.tobytes()
+    assert first.dtype == np.float32
+
+
+def test_an_empty_set_has_no_accuracy():
+    found = evaluate(SmallCnn(), some_tree(), *some_images(0), classes=CLASSES)
+
+    assert (found.correct, found.total) == (0, 0)
+    assert np.isnan(found.accuracy)
+    assert np.isnan(found.loss)
+
+
+def test_losses_of_huge_logits_stay_finite():
+    losses = sample_losses(np.array([[1e30, 0.0], [1e4, 0.0]], np.float32), np.array([0, 1]))
+
+    assert losses.tolist() == [0.0, 1e4]
+
+
+def test_accuracy_is_the_share_of_correct_samples():
+    assert Evaluation(correct=3, total=4, loss=0.5).accuracy == 0.75
+
+
+def test_one_thread_holds_inside_and_restores_afterwards():
+    from threadpoolctl import threadpool_info
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with one_thread(), one_thread():
+            inside = torch.get_num_threads(), {pool["num_threads"] for pool in threadpool_info()}
+        after = torch.get_num_threads()
+        with pytest.raises(KeyError), one_thread():
+            raise KeyError
+        after_error = torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+    assert inside == (1, {1})
+    assert (after, after_error) == (2, 2)
