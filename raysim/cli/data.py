@@ -28,7 +28,7 @@ def fetch_command(names: tuple[str, ...], out: Path | None, source: str) -> None
     from raysim.data.fetch import fetch
 
     for done in fetch(names, out, source, say=click.echo):
-        click.echo(f"{done.name}: ready in {done.folder}")
+        click.echo(f"{done.name}: ready ({done.source})")
 
 
 @command.command("export")

@@ -37,8 +37,8 @@ def merge_tree(similarity: Array, linkage: str = "average") -> np.ndarray:
     if len(matrix) == 1:
         return np.zeros((0, 4))
     distance = 1.0 - (matrix + matrix.T) / 2
-    np.fill_diagonal(distance, 0.0)
-    return np.asarray(hierarchy.linkage(squareform(distance, checks=False), method=linkage))
+    condensed = squareform(distance, checks=False)  # reads no diagonal: it counts as zero
+    return np.asarray(hierarchy.linkage(condensed, method=linkage))
 
 
 def _cut(tree: np.ndarray, num_clients: int, count: int) -> np.ndarray:

@@ -22,7 +22,7 @@ NewArray = Callable[[str, tuple[int, ...], Any], np.ndarray]
 The store passes one that lives on disk, so that a large set is never whole in memory.
 """
 
-_CHUNK_ROWS = 4096  # bounds the float64 and int64 temporaries of channel_statistics
+_CHUNK_ROWS = 4096  # bounds the temporaries of channel_statistics
 
 
 @dataclass(frozen=True)
@@ -126,18 +126,16 @@ def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[flo
 
     The sums are integers, hence exact: every machine gets the same bits.
     """
-    channels = images.shape[-1]
-    total = np.zeros(channels, np.int64)
-    squares = np.zeros(channels, np.int64)
+    histogram = np.zeros((images.shape[-1], 256), np.int64)
     for start in range(0, len(images), _CHUNK_ROWS):
-        part = images[start : start + _CHUNK_ROWS].reshape(-1, channels).astype(np.int64)
-        total += part.sum(axis=0)
-        squares += (part * part).sum(axis=0)
-    count = images.size // channels
-    mean = total / count
-    variance = np.maximum(
-        squares / count - mean**2, 1e-12
-    )  # a constant channel must not divide by 0
+        part = images[start : start + _CHUNK_ROWS]
+        for channel, counts in enumerate(histogram):
+            counts += np.bincount(part[..., channel].ravel(), minlength=256)
+    levels = np.arange(256)
+    count = histogram.sum(axis=1)
+    mean = (histogram * levels).sum(axis=1) / count
+    variance = (histogram * levels**2).sum(axis=1) / count - mean**2
+    variance = np.maximum(variance, 1e-12)  # a constant channel must not divide by 0
     return tuple((mean / 255).tolist()), tuple((np.sqrt(variance) / 255).tolist())
 
 

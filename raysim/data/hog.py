@@ -64,7 +64,7 @@ def hog(images: Array, orientations: int = 9, cell: int = 8, block: int = 1) -> 
     size = max(1, budget // (height * width))
     rows = []
     for start in range(0, num_images, size):
-        planes = _images_last(images[start : start + size, ...])
+        planes = _images_last(images[start : min(start + size, num_images), ...])
         if tables is None:
             strength, bins = _votes_of_floats(planes, orientations, cell)
         else:

@@ -160,6 +160,14 @@ def test_overflow_is_refused_before_an_entry_wraps():
     assert accumulator.take().totals["w"] == half.totals["w"]
 
 
+def test_many_small_sums_reach_the_bound_together():
+    part = contribution({"w": np.array([0.4 * 2**63 * GRID])}, 1.0)
+    two = merge(part, part)
+
+    with pytest.raises(OverflowError):
+        merge(two, part)
+
+
 def test_opposite_signs_still_count_towards_the_bound():
     up = contribution({"w": np.array([0.6 * 2**63 * GRID])}, 1.0)
     down = contribution({"w": np.array([-0.6 * 2**63 * GRID])}, 1.0)

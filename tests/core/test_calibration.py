@@ -7,10 +7,10 @@ from raysim.core.similarity import relevance
 from raysim.core.spectra import spectrum, truncate
 
 
-def planes(seed, per_class=40, classes=3, dimension=12, true_rank=3):
+def planes(seed, per_class=40, classes=3, dimension=12, true_rank=3, noise=0.05):
     """Classes that fill ``true_rank`` directions of their own, and noise beyond."""
     rng = np.random.default_rng(seed)
-    rows = 0.05 * rng.normal(size=(classes * per_class, dimension))
+    rows = noise * rng.normal(size=(classes * per_class, dimension))
     labels = np.repeat(np.arange(classes), per_class)
     for c in range(classes):
         own = slice(true_rank * c, true_rank * (c + 1))
@@ -50,7 +50,7 @@ def test_rank_and_threshold_follow_the_rule_done_slowly():
 
 
 def test_projection_rank_has_the_best_held_out_accuracy():
-    features, labels = planes(2)
+    features, labels = planes(2, noise=0.6)
 
     found = calibrate(
         features, labels, np.random.default_rng(3), splits=1, projection_ranks=(1, 3, 12)

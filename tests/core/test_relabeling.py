@@ -1,5 +1,3 @@
-import warnings
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -157,6 +155,19 @@ def test_new_labels_do_not_feed_later_decisions():
     assert (found.labels == true).all()
 
 
+def test_phase_two_uses_its_own_rank():
+    # Mostly along the third direction of class 0, a little along the first one of class 1.
+    clean, *_ = make_problem(5)
+    sample = np.zeros((1, DIMENSION))
+    sample[0, 2], sample[0, 3] = 2.0, 0.5
+    subspaces = class_subspaces(*clean, 3)
+
+    poor = relabel(sample, np.array([3]), subspaces, rank=1)
+    rich = relabel(sample, np.array([3]), subspaces, rank=1, projection_rank=3)
+
+    assert (poor.labels.tolist(), rich.labels.tolist()) == ([1], [0])
+
+
 def test_a_projection_rank_of_the_dimension_changes_nothing_in_phase_two():
     clean, features, labels, _ = make_problem(5, noise_rate=0.5)
     many = (np.tile(clean[0], (2, 1)), np.tile(clean[1], 2))
@@ -279,11 +290,3 @@ def test_wrong_input_is_refused_with_a_reason():
         relabel(features, labels[:-1], subspaces)
     with pytest.raises(ValueError, match="dimension 12"):
         project(features[:, :5], subspaces.vectors(), labels)
-
-
-def test_ordinary_classes_raise_no_warning():
-    clean, features, labels, _ = make_problem(14)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        relabel(features, labels, class_subspaces(*clean, 3))

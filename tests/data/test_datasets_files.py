@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from raysim.data import torchvision_files
+from raysim.data import standard, torchvision_files
 from raysim.data.datasets import DATASETS
 from raysim.data.idx import read_idx
 from raysim.errors import DataError
@@ -148,7 +148,7 @@ def test_files_that_torchvision_refuses_are_a_data_error(tmp_path):
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_given_root_without_files_says_what_to_do(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(torchvision_files, "_open", None)  # a download attempt would call it
+    monkeypatch.setattr(standard, "download", None)  # an attempt would be a TypeError
 
     with pytest.raises(DataError) as caught:
         load(name, tmp_path)

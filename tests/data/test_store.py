@@ -4,7 +4,6 @@ import dataclasses
 import multiprocessing
 import os
 import pickle
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -21,23 +20,38 @@ from raysim.seeding import stream
 from raysim.settings import settings
 
 # sha256 over the 1,797 digits as split here; it may change only together with that split.
-DIGITS_DIGEST = "PLACEHOLDER"
+DIGITS_DIGEST = "1893fd4b51455e7eee0dad5592bdb665ce4d6165e2ba36ba0db5e1d277798126"
 
 
 @settings
-class SlowSynthetic(Synthetic):
-    """A synthetic set that writes down every build and takes its time."""
+class WatchedSynthetic(Synthetic):
+    """A synthetic set that notes every build and obeys files in ``desk``: ``hold`` and ``fail``."""
 
-    notes: str = ""
-    pause_s: float = 0.0
-    choice_name = "slow_synthetic"
+    desk: str
+    choice_name = "watched_synthetic"
 
     def load(self, root, new_array=None):
-        with open(self.notes, "a") as file:
-            file.write(f"{os.getpid()}\n")
         arrays = Synthetic.load(self, root, new_array)
-        time.sleep(self.pause_s)
+        desk = Path(self.desk)
+        with (desk / "builds").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        if (desk / "fail").exists():
+            raise RuntimeError("told to fail")
+        time.sleep(0.2)  # long enough for racing processes to meet
+        while (desk / "hold").exists():
+            time.sleep(0.01)
         return arrays
+
+
+@pytest.fixture
+def watched(tmp_path):
+    (tmp_path / "desk").mkdir()
+    (tmp_path / "desk" / "builds").touch()
+    return WatchedSynthetic(desk=str(tmp_path / "desk"))
+
+
+def num_builds(watched):
+    return len((Path(watched.desk) / "builds").read_text().splitlines())
 
 
 def digits():
@@ -56,8 +70,9 @@ def test_the_store_holds_what_the_dataset_gives(own_cache):
     assert (store.mean, store.std) == (arrays.mean, arrays.std)
 
 
-def test_the_digest_of_the_digits_never_changes(own_cache):
+def test_digests_are_the_same_on_every_machine(own_cache):
     assert digits().digest == DIGITS_DIGEST
+    assert materialise(Synthetic(), None).digest == SYNTHETIC_DIGEST
 
 
 def test_images_are_memory_mapped_and_read_only(own_cache):
@@ -69,9 +84,6 @@ def test_images_are_memory_mapped_and_read_only(own_cache):
 
 
 def test_no_attribute_of_the_store_is_the_truth(own_cache):
-    store = materialise(Synthetic(classes=3, per_class=7, test_per_class=7), None)
-    truth = np.repeat([0, 1, 2], 7)
-    np.testing.assert_array_equal(true_labels(store), truth)
     store = digits()
     truth = true_labels(store)
 
@@ -83,13 +95,11 @@ def test_no_attribute_of_the_store_is_the_truth(own_cache):
         assert truth.tobytes() not in path.read_bytes(), path
 
 
-def test_the_second_call_reads_nothing_again(own_cache, tmp_path):
-    dataset = SlowSynthetic(notes=str(tmp_path / "notes"))
-
-    first, second = materialise(dataset, None), materialise(dataset, None)
+def test_the_second_call_reads_nothing_again(own_cache, watched):
+    first, second = materialise(watched, None), materialise(watched, None)
 
     assert first == second
-    assert len((tmp_path / "notes").read_text().splitlines()) == 1
+    assert num_builds(watched) == 1
 
 
 def write_cifar(folder: Path, arrays) -> str:
@@ -172,11 +182,11 @@ def test_a_truth_of_the_wrong_length_is_refused(own_cache):
         true_labels(store)
 
 
-def test_a_failed_build_leaves_nothing_behind(own_cache, tmp_path):
-    dataset = SlowSynthetic(notes=str(tmp_path / "notes"), pause_s=-1.0)  # sleep refuses it
+def test_a_failed_build_leaves_nothing_behind(own_cache, watched):
+    (Path(watched.desk) / "fail").touch()
 
-    with pytest.raises(ValueError, match="sleep"):
-        materialise(dataset, None)
+    with pytest.raises(RuntimeError, match="told to fail"):
+        materialise(watched, None)
 
     assert [p for p in (own_cache / "store").iterdir() if p.suffix != ".lock"] == []
 
@@ -204,11 +214,10 @@ def _race(dataset, barrier, results):
     results.put((store.digest, int(true_labels(store).sum()), float(store.train_images.sum())))
 
 
-def test_racing_processes_end_with_one_copy(own_cache, tmp_path):
+def test_racing_processes_end_with_one_copy(own_cache, watched):
     context = multiprocessing.get_context("fork")
-    dataset = SlowSynthetic(notes=str(tmp_path / "notes"), pause_s=0.2)
     barrier, results = context.Barrier(4), context.SimpleQueue()
-    racers = [context.Process(target=_race, args=(dataset, barrier, results)) for _ in range(4)]
+    racers = [context.Process(target=_race, args=(watched, barrier, results)) for _ in range(4)]
 
     for racer in racers:
         racer.start()
@@ -217,32 +226,27 @@ def test_racing_processes_end_with_one_copy(own_cache, tmp_path):
 
     assert [racer.exitcode for racer in racers] == [0] * 4
     assert len({results.get() for _ in racers}) == 1
-    assert len((tmp_path / "notes").read_text().splitlines()) == 1
+    assert num_builds(watched) == 1
     assert len([p for p in (own_cache / "store").iterdir() if p.is_dir()]) == 1
 
 
-def test_a_killed_build_is_cleared_away_by_the_next(own_cache, tmp_path):
-    notes = tmp_path / "notes"
-    dataset = SlowSynthetic(notes=str(notes), pause_s=60.0)
-    child = multiprocessing.get_context("fork").Process(target=materialise, args=(dataset, None))
+def test_a_killed_build_is_never_used_and_cleared_away(own_cache, watched):
+    hold = Path(watched.desk) / "hold"
+    hold.touch()
+    child = multiprocessing.get_context("fork").Process(target=materialise, args=(watched, None))
     child.start()
-    while not list((own_cache / "store").glob(".slow*/test_images.npy")):
+    while num_builds(watched) == 0 and child.is_alive():
         time.sleep(0.01)
     os.kill(child.pid, signal.SIGKILL)
     child.join()
-    half = [p for p in (own_cache / "store").iterdir() if p.is_dir()]
-    assert len(half) == 1
-    shutil.copytree(half[0], tmp_path / "kept")  # the leftover is real: it holds image files
+    assert list((own_cache / "store").glob(".*/train_images.npy"))
+    hold.unlink()
 
-    quick = SlowSynthetic(notes=str(notes))
-    store = materialise(quick, None)
-    renamed = half[0].with_name(half[0].name.replace(half[0].name[1:].split(".")[0], store.folder.name))
-    half[0].rename(renamed)
-    shutil.rmtree(store.folder)
-    store = materialise(quick, None)
+    store = materialise(watched, None)
 
-    assert not renamed.exists()
-    assert store.train_images.shape == (2000, 8, 8, 1)
+    assert num_builds(watched) == 2
+    assert [p for p in (own_cache / "store").iterdir() if p.is_dir()] == [store.folder]
+    np.testing.assert_array_equal(store.train_images, Synthetic().load(None).train_images)
 
 
 def test_cache_root_follows_the_environment(monkeypatch, tmp_path):
@@ -262,10 +266,10 @@ def test_prepare_scales_and_normalises_by_channel():
     assert unit.shape == channel.shape == (3, 2, 4, 5)
     assert unit.dtype == channel.dtype == np.float32
     assert unit[1, 0, 2, 3] == np.float32(images[1, 2, 3, 0]) / np.float32(255)
-    expected = (images.transpose(0, 3, 1, 2) / 255 - np.array(mean)[:, None, None]) / np.array(std)[
-        :, None, None
-    ]
-    np.testing.assert_allclose(channel, expected, atol=1e-6)  # float32 against float64
+    expected = (images / 255 - np.array(mean)) / np.array(std)
+    np.testing.assert_allclose(
+        channel, expected.transpose(0, 3, 1, 2), atol=1e-6
+    )  # float32 against float64
 
 
 def test_prepare_only_transposes_floats_and_copies():

@@ -1,0 +1,89 @@
+"""What several parts of the suite share: short runs, a Ray session, real data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+TINY = (
+    "data.partition={kind: tasks, clients: 13, groups: 3, split: dirichlet, alpha: 2.0}",
+    "model=small_cnn",
+    "train.rounds=3",
+    "train.epochs=1",
+    "train.lr=0.1",
+)
+"""K=13, ragged sizes, a CNN with batch norm, three short rounds."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Images and features of the suite live in a folder of its own; real data keeps its place."""
+    before = os.environ.get("RAYSIM_CACHE")
+    real_data = os.environ.get("RAYSIM_DATA") or str(Path(before or "~/.cache/raysim").expanduser() / "data")
+    os.environ["RAYSIM_DATA"] = real_data
+    os.environ["RAYSIM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["RAYSIM_CACHE"]
+    else:
+        os.environ["RAYSIM_CACHE"] = before
+
+
+@pytest.fixture(scope="session")
+def ray_session(_own_cache: None) -> Iterator[None]:
+    """One Ray session for all tests of this process, with room for five actors."""
+    import ray
+
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def run_tiny(tmp_path: Path) -> Callable[..., Any]:
+    """Return a function that runs a tiny config in a folder of its own and returns its result."""
+    from raysim.config import load_config
+    from raysim.experiment import Experiment
+
+    count = 0
+
+    def run(
+        method: str,
+        *overrides: str,
+        actors: int = 0,
+        folder: str = "",
+        base: Sequence[str] = TINY,
+        **options: Any,
+    ) -> Any:
+        nonlocal count
+        count += 1
+        where = tmp_path / (folder or f"run{count}")
+        runtime = f"runtime={{kind: ray, actors: {actors}}}" if actors else "runtime.kind=local"
+        config = load_config("quickstart", [*base, f"method={method}", runtime, f"output={where}", *overrides])
+        return Experiment(config).run(**options)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def real_data(_own_cache: None) -> Callable[[str], Path]:
+    """Return a function that gives the folder of a real dataset: there, fetched, or a skip."""
+
+    def ensure(name: str) -> Path:
+        from raysim.data.datasets import data_root
+        from raysim.data.fetch import fetch
+        from raysim.errors import RaysimError
+
+        try:
+            fetch([name])
+        except RaysimError as wrong:
+            pytest.skip(f"{name} is not here and cannot be fetched: {wrong}")
+        return data_root(None)
+
+    return ensure
