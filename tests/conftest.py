@@ -25,7 +25,9 @@ TINY = (
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Images and features of the suite live in a folder of its own; real data keeps its place."""
     before = os.environ.get("RAYSIM_CACHE")
-    real_data = os.environ.get("RAYSIM_DATA") or str(Path(before or "~/.cache/raysim").expanduser() / "data")
+    real_data = os.environ.get("RAYSIM_DATA") or str(
+        Path(before or "~/.cache/raysim").expanduser() / "data"
+    )
     os.environ["RAYSIM_DATA"] = real_data
     os.environ["RAYSIM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     yield
@@ -65,7 +67,9 @@ def run_tiny(tmp_path: Path) -> Callable[..., Any]:
         count += 1
         where = tmp_path / (folder or f"run{count}")
         runtime = f"runtime={{kind: ray, actors: {actors}}}" if actors else "runtime.kind=local"
-        config = load_config("quickstart", [*base, f"method={method}", runtime, f"output={where}", *overrides])
+        config = load_config(
+            "quickstart", [*base, f"method={method}", runtime, f"output={where}", *overrides]
+        )
         return Experiment(config).run(**options)
 
     return run

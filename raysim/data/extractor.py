@@ -20,7 +20,7 @@ class Extractor(Protocol):
         ...
 
     def extract(self, images: np.ndarray) -> np.ndarray:
-        """Feature rows (N, D) float32 of raw images (N, H, W, C); a row depends on its image only."""
+        """Return rows (N, D) float32 of raw images (N, H, W, C); a row depends on one image."""
         ...
 
     def fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""Features of a whole training set, computed once per machine and memory-mapped by every process."""
+"""Features of a whole training set: computed once per machine, memory-mapped by every process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Viewing(Protocol):
     """An extractor whose rows may already lie in the images."""
 
     def view(self, images: np.ndarray) -> np.ndarray | None:
-        """The feature rows as a view of ``images``, or None if they must be computed."""
+        """Return the feature rows as a view of ``images``, or None if they must be computed."""
         ...
 
 
@@ -168,6 +168,7 @@ def _opened(path: Path, shape: tuple[int, int]) -> np.ndarray:
         raise DataError(f"feature file {path} is damaged ({error}); delete it") from error
     if rows.shape != shape or rows.dtype != np.float32:
         raise DataError(
-            f"feature file {path} must hold {shape} float32, got {rows.shape} {rows.dtype}; delete it"
+            f"feature file {path} must hold {shape} float32, got {rows.shape} {rows.dtype}; "
+            "delete it"
         )
     return rows

@@ -63,8 +63,9 @@ class HogFeatures:
         cell = self._cell(*images.shape[1:3])
         rows = hog(xp.asarray(images), self.orientations, cell, self.block)
         rows = np.asarray(rows if xp is np else xp.asnumpy(rows), dtype=np.float32)
-        # a channel that is not a number may lose against another one: do not let it pass unseen
-        rows[~np.isfinite(images).all(axis=(1, 2, 3))] = np.nan
+        if images.dtype != np.uint8:
+            # a channel that is not a number may lose against another: do not let it pass unseen
+            rows[~np.isfinite(images).all(axis=(1, 2, 3))] = np.nan
         return rows
 
     def fingerprint(self) -> str:
@@ -92,7 +93,7 @@ class PixelFeatures:
     """The image itself, flattened: bytes scaled to [0, 1], floating-point values as they are."""
 
     def dimension(self, image_shape: ImageShape) -> int:
-        """Number of values in an image."""
+        """Return the number of values in an image."""
         return int(np.prod(image_shape))
 
     def extract(self, images: np.ndarray) -> np.ndarray:
@@ -103,7 +104,7 @@ class PixelFeatures:
         return rows.astype(np.float32)
 
     def view(self, images: np.ndarray) -> np.ndarray | None:
-        """The rows without a copy where the images already hold them, else None."""
+        """Return the rows without a copy where the images already hold them, else None."""
         if images.dtype != np.float32 or not images.flags.c_contiguous:
             return None
         return images.reshape(len(images), -1)

@@ -103,7 +103,7 @@ def _votes_of_bytes(planes: Array, tables: ByteTables, cell: int) -> tuple[Array
     """Strength and bin of every pixel's gradient (H, W, N), from planes of bytes."""
     xp = array_namespace(planes)
     last = planes.shape[0] - 1
-    best = None
+    best: Array = None
     for channel in range(last + 1):
         plane = xp.astype(planes[channel, ...], xp.int32)
         pair = xp.full(plane.shape, CENTRE, dtype=xp.int32, device=device(planes))

@@ -1,4 +1,4 @@
-"""One thread for numeric libraries: their number decides the order of sums, and so the bits."""
+"""One torch thread, because the number of threads decides the order of sums, and so the bits."""
 
 from __future__ import annotations
 
@@ -8,20 +8,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run the block with one torch, BLAS and OpenMP thread, and restore the numbers afterwards."""
+    """Run the block with one torch thread and restore the number; NumPy is the federation's part."""
     import torch
-    from threadpoolctl import threadpool_limits
 
     before = torch.get_num_threads()
-    if (
-        before == 1
-    ):  # pinned already, by the federation; looking for libraries again costs a millisecond
-        yield
-        return
+    torch.set_num_threads(1)
     try:
-        with threadpool_limits(limits=1):
-            torch.set_num_threads(1)
-            yield
+        yield
     finally:
         torch.set_num_threads(before)
 

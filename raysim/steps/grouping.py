@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -20,6 +21,7 @@ from raysim.protocols import Client, Context, State, Step, Tree
 from raysim.settings import check, settings
 from raysim.steps.arrays import on_device, to_numpy
 
+log = logging.getLogger(__name__)
 WIRE = np.float32
 """Type of what clients send: four bytes a number, as the papers count."""
 
@@ -99,6 +101,7 @@ def exchange(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
     shared = {"how": how, "arrays": context.config.arrays}
     ranks = federation.map(spectrum_task, **shared)
     rank = min(ranks.values())  # one q for all: the smallest that every client can offer
+    _warn_if_capped(ranks, how)
     sent = federation.map(vectors_task, rank=rank, **shared)
     vectors = np.stack(list(sent.values()))  # (K, D, Q)
     count = len(federation.clients)
@@ -117,7 +120,7 @@ def spectrum_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) ->
     how: GroupingSettings = arguments["how"]
     own = _spectrum(client, arguments["arrays"])
     if how.rank == "full":
-        return memory, own.dimension
+        return memory, own.rank  # d, unless the client has fewer samples than that
     if not isinstance(how.rank, str):
         return memory, min(how.rank, own.rank)
     values = to_numpy(own.values)
@@ -136,6 +139,25 @@ def relevance_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -
     own = truncate(_spectrum(client, arguments["arrays"]), arguments["rank"])
     others = on_device(arguments["others"]["vectors"].astype(np.float64), arguments["arrays"])
     return memory, to_numpy(relevance(own, others)).astype(WIRE)
+
+
+def _warn_if_capped(ranks: Mapping[int, int], how: GroupingSettings) -> None:
+    """Say when a client with few samples lowers the rank of everyone."""
+    client, rank = min(ranks.items(), key=lambda item: (item[1], item[0]))
+    wanted = {
+        "full": max(ranks.values()),
+        "auto": how.smallest_rank,
+        "threshold": how.smallest_rank,
+    }
+    asked = wanted[how.rank] if isinstance(how.rank, str) else how.rank
+    if rank < asked:
+        log.warning(
+            "rank %d is capped at %d for all clients: client %d has no more samples; "
+            "its group is uncertain",
+            asked,
+            rank,
+            client,
+        )
 
 
 def _spectrum(client: Client, arrays: Any) -> Spectrum:

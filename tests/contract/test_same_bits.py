@@ -35,7 +35,9 @@ def test_every_method_has_the_same_bits_on_two_actors(run_tiny, ray_session, met
 @pytest.mark.slow
 @pytest.mark.parametrize("actors", [1, 3, 5])
 @pytest.mark.parametrize("method", [m for m in METHOD_NAMES if m != "fb_nll"])
-def test_every_method_has_the_same_bits_for_any_number_of_actors(run_tiny, ray_session, method, actors):
+def test_every_method_has_the_same_bits_for_any_number_of_actors(
+    run_tiny, ray_session, method, actors
+):
     assert bits(run_tiny(method, actors=actors)) == bits(run_tiny(method))
 
 

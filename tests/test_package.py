@@ -1,0 +1,96 @@
+"""What is shipped, and what a command loads before it has to."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import raysim
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ("ray", "torch", "torchvision", "sklearn", "scipy.cluster", "skimage", "PIL")
+LISTS = ("methods", "datasets", "models", "features", "noise", "partitions", "configs")
+
+PROBE = """
+import json, sys
+from raysim.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as leave:
+    code = leave.code
+print("\\n" + json.dumps({"code": code, "loaded": sorted(sys.modules)}))
+"""
+
+
+def run_and_look(*arguments: str) -> tuple[int, set[str], str]:
+    """Exit code, loaded modules and output of a command line in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=True
+    )
+    *said, last = done.stdout.splitlines()
+    seen = json.loads(last)
+    return seen["code"], set(seen["loaded"]), "\n".join(said) + done.stderr
+
+
+def test_help_loads_nothing_heavy():
+    code, loaded, said = run_and_look("--help")
+
+    assert code == 0
+    assert "Exit codes" in said
+    assert loaded.isdisjoint({*HEAVY, "scipy", "pydantic", "numpy"})
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_lists_load_nothing_heavy(kind):
+    code, loaded, said = run_and_look("ls", kind)
+
+    assert code == 0
+    assert said.strip()
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_config_error_loads_nothing_heavy():
+    code, loaded, said = run_and_look("run", "quickstart", "data.noise.rte=1")
+
+    assert code == 2
+    assert "data.noise.rte is not a setting; did you mean rate?" in said
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_probe_sees_what_a_command_loads(monkeypatch):
+    # Without this the tests above would pass with a probe that looks at nothing.
+    script = PROBE.replace("import json, sys", "import json, sys, sklearn", 1)
+    monkeypatch.setitem(globals(), "PROBE", script)
+
+    assert "sklearn" in run_and_look("--help")[1]
+
+
+def test_version_is_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+
+    assert raysim.__version__ == project["version"] == str(citation["version"])
+    assert citation["license"] == project["license"]
+
+
+@pytest.mark.slow
+def test_wheel_holds_types_and_configs_and_no_tests(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT)],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert {"raysim/py.typed", "raysim/configs/quickstart.yaml", "raysim/cli/main.py"} <= {*names}
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"raysim", f"raysim-{raysim.__version__}.dist-info"}
+    assert any(name.endswith("/LICENSE") for name in names)
