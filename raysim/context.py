@@ -15,12 +15,14 @@ from raysim.protocols import ClientId, Federation, GroupId
 from raysim.runtime.run_folder import RunFolder
 
 
-@dataclass(frozen=True)
+@dataclass
 class RoundContext:
     """``protocols.Context`` over real parts; fills ``entry``, the round's record."""
 
     federation: Federation
     config: Any
+    classes: int
+    image_shape: tuple[int, int, int]
     stage: str
     round: int
     last: bool
@@ -29,16 +31,6 @@ class RoundContext:
     evaluator: Evaluator = field(repr=False)
     folder: RunFolder = field(repr=False)
     entry: dict[str, Any] = field(repr=False)
-
-    @property
-    def classes(self) -> int:
-        """Number of classes."""
-        return self.data.classes
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Height, width, channels."""
-        return self.data.image_shape
 
     @property
     def clean(self) -> tuple[np.ndarray, np.ndarray]:

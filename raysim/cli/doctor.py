@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from raysim.errors import RaysimError
+
 SMALLEST_FREE_BYTES = 2 * 10**9
 
 
@@ -126,13 +128,17 @@ def _data() -> list[Finding]:
     from raysim.data.datasets import DATASETS, data_root
 
     root = data_root(None)
-    present = []
-    for name in DATASETS.names():
-        sources: list[Path] = DATASETS.get(name)().sources(None)
-        if sources and all(path.exists() for path in sources):
-            present.append(name)
+    present = [name for name in DATASETS.names() if _is_present(DATASETS.get(name)())]
     says = f"{root}: {', '.join(present) or 'no real dataset yet'} (digits and synthetic need none)"
     return [Finding("data", None, says + "; `raysim data fetch NAME` brings one")]
+
+
+def _is_present(dataset: Any) -> bool:
+    try:
+        sources: list[Path] = dataset.sources(None)
+    except RaysimError:
+        return False
+    return bool(sources) and all(path.exists() for path in sources)
 
 
 def _ray() -> list[Finding]:

@@ -166,8 +166,12 @@ def _run(
 
 def _pixels(images: torch.Tensor) -> torch.Tensor:
     """Float32 images (N, 3, H, W) of 0 ... 255, from (N, H, W, C) bytes or values in [0, 1]."""
+    import torch
+
     scale = 255.0 if images.is_floating_point() else 1.0
-    return (images.permute(0, 3, 1, 2).float() * scale).expand(-1, 3, -1, -1)
+    planes = (images.permute(0, 3, 1, 2).float() * scale).expand(-1, 3, -1, -1)
+    # the layout decides the kernels and so the bits; this one is half as fast again as NCHW
+    return planes.contiguous(memory_format=torch.channels_last)
 
 
 def _resized(images: torch.Tensor, size: int) -> torch.Tensor:
@@ -228,6 +232,8 @@ def _state(path: str) -> dict[str, torch.Tensor]:
 
 def _with_state(model: Any, state: dict[str, torch.Tensor], path: str, name: str) -> Any:
     """Return ``model`` with these weights, frozen, on the device it will run on."""
+    import torch
+
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -235,7 +241,8 @@ def _with_state(model: Any, state: dict[str, torch.Tensor], path: str, name: str
             f"data.features.weights: {path} does not hold the weights of {name}: {error}; "
             "use the state_dict of that network"
         ) from error
-    return model.eval().requires_grad_(False).to(_device())
+    model = model.eval().requires_grad_(False)
+    return model.to(_device(), memory_format=torch.channels_last)
 
 
 def _device() -> str:

@@ -62,7 +62,7 @@ class DataSpec:
 
     dataset: Any
     root: str | None
-    normalize: str
+    normalize: Literal["channel", "unit"]
     extractors: tuple[tuple[str, Any], ...]
     digest: str
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run the block with one torch thread and restore the number; NumPy is the federation's part."""
+    """Run the block with one torch thread and restore the number; the federation pins NumPy."""
     import torch
 
     before = torch.get_num_threads()

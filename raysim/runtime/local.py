@@ -42,7 +42,7 @@ class LocalFederation:
     """``Federation`` without Ray."""
 
     def __init__(self, records: Sequence[ClientRecord], spec: WorldSpec) -> None:
-        self.clients = sorted(r.id for r in records)
+        self.clients: Sequence[ClientId] = sorted(r.id for r in records)
         self._cohort = Cohort(records, spec.open())
         self._shards: dict[str, list[ClientId]] = {}
         self.where = ""

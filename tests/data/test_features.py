@@ -137,7 +137,7 @@ def test_listing_extractors_and_hog_load_no_heavy_package():
         "FEATURES.names(); FEATURES.get('resnet18')(); FEATURES.get('lite0')()\n"
         "FEATURES.get('hog')().extract(np.zeros((1, 32, 32, 3), np.uint8))\n"
         "heavy = {'torch', 'torchvision', 'ray', 'sklearn', 'skimage', 'PIL', 'scipy'}\n"
-        "sys.exit(' '.join(sorted(heavy & set(sys.modules))))"
+        "sys.exit(' '.join(sorted(heavy & set(sys.modules))) or 0)"
     )
 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -40,9 +40,7 @@ def test_table_ii_similarity_inside_and_across_tasks(five_users):
     inside, across = [], []
     for a, b in itertools.combinations(range(5), 2):
         (inside if USERS[a] == USERS[b] else across).append(similarity[a, b])
-    print(
-        f"Table II: inside {np.mean(inside):.3f} (published 0.97), across {np.mean(across):.3f} (0.31)"
-    )
+    print(f"inside {np.mean(inside):.3f} (published 0.97), across {np.mean(across):.3f} (0.31)")
     assert np.mean(inside) >= 0.95
     assert np.mean(across) <= 0.36
 

@@ -50,7 +50,7 @@ class RayFederation:
     ) -> None:
         connect(runtime)
         records = sorted(records, key=lambda r: r.id)
-        self.clients = [r.id for r in records]
+        self.clients: Sequence[ClientId] = [r.id for r in records]
         cohorts = plan([len(r.sample_ids) for r in records], nodes(), runtime).cohorts
         self._runtime, self._spec = runtime, spec
         self._records = [[records[i] for i in members] for members in cohorts]
