@@ -246,9 +246,12 @@ def test_a_choice_in_short_replaces_the_old_choice():
 
 def test_the_key_of_a_choice_replaces_the_old_choice_too():
     # quickstart gives data.noise a rate, which uniform noise does not know.
-    config = load_config("quickstart", ["data.noise.kind=uniform", "data.noise.rho=0.1"])
+    overrides = ["data.noise.kind=uniform", "data.noise.rho=0.1"]
+
+    config = load_config("quickstart", overrides)
 
     assert config.data.noise == load_config({}, ["data.noise={kind: uniform, rho: 0.1}"]).data.noise
+    assert load_config("quickstart", overrides[::-1]) == config
 
 
 def test_the_key_of_the_same_choice_keeps_its_settings():

@@ -52,6 +52,8 @@ def hog(images: Array, orientations: int = 9, cell: int = 8, block: int = 1) -> 
     the last whole cell cast no vote.
     """
     xp = array_namespace(images)
+    rule = "must have the shape (N, H, W) or (N, H, W, C)"
+    check(images.ndim in (3, 4), "images", rule, got=images.shape, do="use image[None] for one")
     if images.ndim == 3:
         images = xp.expand_dims(images, axis=-1)
     num_images, height, width, _ = images.shape

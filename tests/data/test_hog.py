@@ -210,3 +210,8 @@ def test_no_images_give_no_rows():
 def test_settings_that_do_not_fit_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         hog(np.zeros((1, 32, 40), np.uint8), **arguments)
+
+
+def test_a_single_image_without_its_axis_is_refused():
+    with pytest.raises(ConfigError, match=r"images must have the shape .* got \(32, 32\); use"):
+        hog(np.zeros((32, 32), np.uint8))

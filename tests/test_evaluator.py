@@ -1,0 +1,107 @@
+"""The evaluator's scores, worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raysim.evaluator import Evaluator
+
+TRUE = {0: np.array([0, 0, 1]), 1: np.array([2, 2]), 2: np.array([3, 3, 3])}
+GIVEN = {0: np.array([0, 1, 1]), 1: np.array([2, 0]), 2: np.array([3, 3, 3])}
+
+
+def evaluator(task_of=(0, 0, 1)) -> Evaluator:
+    return Evaluator(TRUE, GIVEN, task_of)
+
+
+def grouping(tasks, groups) -> dict[str, float]:
+    clients = range(len(tasks))
+    labels = {k: np.array([0]) for k in clients}
+    return Evaluator(labels, labels, tasks).groups(dict(zip(clients, groups, strict=True)))
+
+
+def test_noise_counts_samples_not_clients():
+    # One of three, one of two, none of three: 2 of 8, not (1/3 + 1/2 + 0) / 3.
+    assert evaluator().noise() == pytest.approx(2 / 8)
+
+
+def test_true_groups_score_one_under_any_names():
+    assert grouping((0, 0, 1, 1), (5, 5, 2, 2)) == {"ari": 1.0, "purity": 1.0}
+
+
+def test_one_group_for_all_is_as_pure_as_its_largest_task():
+    # metrics.md section 2: (1 / K) sum over groups of the largest overlap with a task = 3 / 5.
+    scores = grouping((0, 0, 0, 1, 1), (0, 0, 0, 0, 0))
+
+    assert scores["purity"] == pytest.approx(3 / 5)
+    assert scores["ari"] == pytest.approx(0.0)
+
+
+def test_a_group_per_client_is_pure():
+    scores = grouping((0, 0, 1, 1), (0, 1, 2, 3))
+
+    assert scores["purity"] == 1.0
+    assert scores["ari"] == pytest.approx(0.0)
+
+
+def test_purity_and_ari_of_a_mixed_grouping():
+    # Groups {0, 1, 3} and {2, 4, 5} of tasks (0, 0, 0, 1, 1, 1): overlaps 2 and 2, so 4 / 6.
+    # Pairs together in both: 1 + 1 = 2; in each alone: 6; expected 6 * 6 / 15 = 2.4.
+    scores = grouping((0, 0, 0, 1, 1, 1), (0, 0, 1, 0, 1, 1))
+
+    assert scores["purity"] == pytest.approx(4 / 6)
+    assert scores["ari"] == pytest.approx((2 - 2.4) / (6 - 2.4))
+
+
+def test_some_clients_alone_are_scored_on_their_own_tasks():
+    labels = {k: np.array([0]) for k in range(4)}
+
+    scores = Evaluator(labels, labels, (0, 1, 0, 1)).groups({3: 1, 1: 1, 2: 0})
+
+    assert scores == {"ari": 1.0, "purity": 1.0}
+
+
+def test_corrected_labels_are_scored_over_all_samples():
+    corrected = {
+        0: np.array([0, 0, 2]),  # repaired one, broke one
+        1: np.array([2, 1]),  # changed a wrong one to another wrong one
+        2: GIVEN[2],
+    }
+
+    report = evaluator().labels(corrected)
+
+    # True 0 0 1 2 2 3 3 3, given 0 1 1 2 0 3 3 3, new 0 0 2 2 1 3 3 3.
+    assert report["noise_before"] == pytest.approx(2 / 8)
+    assert report["noise_after"] == pytest.approx(2 / 8)
+    assert report["precision"] == pytest.approx(1 / 3)
+    assert report["recall"] == pytest.approx(1 / 2)
+    assert report["harm_rate"] == pytest.approx(1 / 6)
+
+
+def test_clients_not_named_keep_their_given_labels():
+    report = evaluator().labels({0: TRUE[0]})
+
+    assert report["noise_after"] == pytest.approx(1 / 8)
+
+
+def test_a_correction_that_changes_nothing_has_no_precision():
+    report = evaluator().labels(GIVEN)
+
+    assert report["precision"] is None
+    assert report["noise_after"] == report["noise_before"]
+
+
+def test_the_true_tasks_are_plain_numbers():
+    tasks = evaluator(np.array([1, 1, 0])).tasks()
+
+    assert tasks == {0: 1, 1: 1, 2: 0}
+    assert all(type(task) is int for task in tasks.values())
+
+
+def test_the_evaluator_scores_but_does_not_keep_what_it_is_given():
+    given = dict(GIVEN)
+    scores = Evaluator(TRUE, given, (0, 0, 1))
+    given.clear()
+
+    assert scores.noise() == pytest.approx(2 / 8)

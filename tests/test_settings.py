@@ -1,0 +1,159 @@
+"""Settings classes, checks and registries."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import sys
+import types
+
+import pytest
+
+from raysim.errors import ConfigError
+from raysim.settings import Registry, SettingError, check, choice, did_you_mean, settings
+
+
+@settings
+class Point:
+    """A settings class of this test."""
+
+    x: int = 1
+    y: int = 2
+
+    def __post_init__(self) -> None:
+        check(self.x >= 0, "x", "must not be negative", got=self.x, do="use its size")
+
+
+def empty_registry(home: str = "raysim.seeding") -> Registry:
+    return Registry("shape", key="kind", home=home)
+
+
+def test_settings_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Point().x = 3
+
+
+def test_settings_take_keywords_only():
+    with pytest.raises(TypeError):
+        Point(3)
+
+
+def test_settings_have_no_room_for_other_attributes():
+    with pytest.raises((AttributeError, TypeError)):
+        object.__setattr__(Point(), "z", 1)
+
+
+def test_equal_settings_are_equal_and_hash_alike():
+    assert Point(x=3) == Point(x=3) != Point(x=4)
+    assert hash(Point(x=3)) == hash(Point(x=3))
+
+
+def test_a_check_that_holds_says_nothing():
+    check(True, "x", "must be there", got=None)
+
+
+def test_a_failed_check_says_what_got_and_do():
+    with pytest.raises(SettingError) as caught:
+        Point(x=-1)
+
+    assert str(caught.value) == "x must not be negative, got -1; use its size"
+
+
+def test_a_failed_check_without_advice_ends_with_what_was_got():
+    with pytest.raises(SettingError, match=r"^y must be odd, got '4'$"):
+        check(False, "y", "must be odd", got="4")
+
+
+def test_a_failed_check_keeps_its_parts_when_pickled():
+    wrong = SettingError("x", "must be small", 10**9, "lower it")
+
+    again = pickle.loads(pickle.dumps(wrong))
+
+    assert (again.field, again.rule, again.got, again.do) == ("x", "must be small", 10**9, "lower it")
+    assert str(again) == str(wrong)
+    assert isinstance(again, ConfigError)
+
+
+def test_a_registered_class_is_found_and_knows_its_name():
+    registry = empty_registry()
+    registry.register("point")(Point)
+
+    assert registry.get("point") is Point
+    assert Point.choice_name == "point"
+
+
+def test_names_are_sorted():
+    registry = empty_registry()
+    for name in ("square", "circle", "line"):
+        registry.register(name)(type(name, (), {}))
+
+    assert registry.names() == ["circle", "line", "square"]
+
+
+def test_an_unknown_name_is_an_error_with_a_suggestion_and_the_list():
+    registry = empty_registry()
+    registry.register("circle")(type("Circle", (), {}))
+    registry.register("square")(type("Square", (), {}))
+
+    with pytest.raises(ConfigError, match="unknown shape 'cirle'; did you mean circle.*circle, square"):
+        registry.get("cirle")
+
+
+def test_two_classes_cannot_share_a_name():
+    registry = empty_registry()
+    registry.register("circle")(type("Circle", (), {}))
+
+    with pytest.raises(ConfigError, match="shape 'circle' is registered twice"):
+        registry.register("circle")(type("Other", (), {}))
+
+
+def test_two_modules_cannot_share_a_name_either():
+    registry = empty_registry()
+    registry.register("circle")(type("Circle", (), {"__module__": "one"}))
+
+    with pytest.raises(ConfigError, match="registered twice"):
+        registry.register("circle")(type("Circle", (), {"__module__": "two"}))
+
+
+def test_a_module_that_is_loaded_again_may_register_again():
+    registry = empty_registry()
+    registry.register("circle")(type("Circle", (), {"__module__": "one"}))
+    again = type("Circle", (), {"__module__": "one"})
+
+    registry.register("circle")(again)
+
+    assert registry.get("circle") is again
+
+
+def test_the_home_of_a_registry_is_imported_on_first_use(monkeypatch):
+    registry = empty_registry("raysim_test_shapes")
+    monkeypatch.setitem(sys.modules, "raysim_test_shapes", types.ModuleType("raysim_test_shapes"))
+
+    assert registry.names() == []
+    monkeypatch.delitem(sys.modules, "raysim_test_shapes")
+    assert registry.names() == []  # a second import would fail now
+
+
+def test_a_choice_defaults_to_a_fresh_instance_of_the_named_class():
+    registry = empty_registry()
+    registry.register("point")(Point)
+
+    @settings
+    class Drawing:
+        shape: object = choice(registry, "point")
+        frame: object = choice(registry, None)
+
+    assert Drawing().shape == Point()
+    assert Drawing().frame is None
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("rte", "; did you mean rate?"), ("rates", "; did you mean rate?"), ("zzz", "")],
+)
+def test_only_a_close_word_is_suggested(word, hint):
+    assert did_you_mean(word, ["rate", "kind"]) == hint
+
+
+def test_nothing_is_suggested_from_nothing():
+    assert did_you_mean("rate", []) == ""
