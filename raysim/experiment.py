@@ -6,9 +6,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from raysim.config import RunConfig, changed_keys, choice_name, config_yaml, load_config
 from raysim.context import RoundContext
@@ -47,7 +47,7 @@ class Experiment:
     """A config made ready to run. Nothing is written before everything that can be checked is."""
 
     def __init__(self, config: RunConfig, *, base_dir: str | Path = ".") -> None:
-        self.config = config
+        self.config = _with_kernel(config)
         self.folder = RunFolder(Path(base_dir) / config.run_dir())
         self._started = time.perf_counter()
 
@@ -215,6 +215,23 @@ class Experiment:
         finally:
             root.removeHandler(handler)
             handler.close()
+
+
+def _with_kernel(config: RunConfig) -> RunConfig:
+    """Return the config with ``train.kernel`` decided, so that the saved file repeats the bits."""
+    from raysim.models.cohort import dense_widths
+
+    train = config.train
+    has_form = dense_widths(config.model, (1, 1, 1), 2) is not None and train.augment == "none"
+    if train.kernel == "closed_form" and not has_form:
+        raise ConfigError(
+            f"train.kernel is closed_form, but model {choice_name(config.model)} with "
+            f"train.augment {train.augment} has none; use auto or autograd"
+        )
+    if train.kernel != "auto":
+        return config
+    kernel: Literal["closed_form", "autograd"] = "closed_form" if has_form else "autograd"
+    return replace(config, train=replace(train, kernel=kernel))
 
 
 def make_federation(config: RunConfig, data: DriverData) -> Federation:

@@ -7,7 +7,7 @@ each other only through this page. ``local`` and ``ray`` federations give the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -100,6 +100,32 @@ class Contribution:
     tree: Tree
     weight: float
     reply: Any = None
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Replies of several clients at once; for ``reduce`` with their arrays stacked on axis 0."""
+
+    ids: tuple[ClientId, ...]
+    replies: tuple[Any, ...]
+    tree: Tree | None = None
+    weights: np.ndarray | None = None
+
+
+Together = Callable[
+    [Sequence[Client], Sequence[Tree], Sequence[Mapping[str, Any]]], "Iterator[Stacked] | None"
+]
+"""A task over many clients; None: run them one by one. It leaves their memory as it is."""
+
+
+def runs_together(together: Together) -> Callable[[Task], Task]:
+    """Give a task a variant that takes many clients of an actor at once and means the same."""
+
+    def add(task: Task) -> Task:
+        task.together = together  # type: ignore[attr-defined]
+        return task
+
+    return add
 
 
 @runtime_checkable

@@ -7,7 +7,14 @@ import pickle
 import pytest
 import yaml
 
-from raysim.config import RunConfig, changed_keys, choice_name, config_yaml, dump_config, load_config
+from raysim.config import (
+    RunConfig,
+    changed_keys,
+    choice_name,
+    config_yaml,
+    dump_config,
+    load_config,
+)
 from raysim.data.datasets import DATASETS
 from raysim.data.features import FEATURES
 from raysim.data.noise import NOISE
@@ -254,7 +261,7 @@ def test_values_away_from_the_default_survive_the_dump():
             "train={rounds: 3, lr: 1e-3, optimizer: adam, participation: 0.5, augment: flip}",
             "model={name: small_cnn, widths: [4, 8]}",
             "data.correction_features={kind: pixels}",
-            "method={name: fb_nll, grouping: {rank: full, groups: 2}, correction: {threshold: 0.7}}",
+            "method={name: fb_nll, grouping: {rank: full}, correction: {threshold: 0.7}}",
             "runtime={kind: ray, actors: 3, per_actor: {cpus: 0.5, gpus: 0.25}}",
         ],
     )

@@ -30,9 +30,6 @@ def refusal(source, *overrides: str) -> str:
     return str(caught.value)
 
 
-# ---- one file --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", ["1e-3", "1E-3", "1.0e-3", "0.001", "1e-03"])
 def test_a_float_in_any_notation_is_a_float(write, number):
     # PyYAML reads 1e-3, without a dot, as a string.
@@ -59,7 +56,9 @@ def test_a_key_given_twice_inside_a_section_is_refused(write):
     assert "line 4: 'lr' is given twice" in said
 
 
-@pytest.mark.parametrize("text", ["train: [1", "a: b: c", "{a: 1", "a: *nobody", "x: !!python/name:os"])
+@pytest.mark.parametrize(
+    "text", ["train: [1", "a: b: c", "{a: 1", "a: *nobody", "x: !!python/name:os"]
+)
 def test_broken_yaml_is_refused_with_the_file_name(write, text):
     said = refusal(write("broken.yaml", text))
 
@@ -104,9 +103,6 @@ def test_a_missing_path_is_named(tmp_path):
     assert "nowhere.yaml" in refusal(tmp_path / "nowhere.yaml")
 
 
-# ---- bundled configs -------------------------------------------------------------------------
-
-
 def test_a_bundled_config_is_found_by_name():
     assert load_config("quickstart").name == "quickstart"
     assert load_config("quickstart.yaml") == load_config("quickstart")
@@ -126,8 +122,6 @@ def test_every_bundled_config_loads_by_its_name(path):
 
     assert load_config(name) == load_config(path)
 
-
-# ---- base ------------------------------------------------------------------------------------
 
 BASE = """
 seed: 3
@@ -151,11 +145,16 @@ def test_a_file_refines_its_base(write):
 def test_a_section_of_the_same_kind_keeps_the_bases_settings(write):
     write("base.yaml", BASE)
 
-    same = load_config(write("same.yaml", "base: base.yaml\ndata: {features: {kind: hog, cell: 2}}"))
+    same = load_config(
+        write("same.yaml", "base: base.yaml\ndata: {features: {kind: hog, cell: 2}}")
+    )
     silent = load_config(write("silent.yaml", "base: base.yaml\ndata: {noise: {rate: 0.1}}"))
 
     assert (same.data.features.enlarge, same.data.features.cell) == (4, 2)
-    assert silent.data.noise == load_config({}, ["data.noise={kind: class_dependent, rate: 0.1}"]).data.noise
+    assert (
+        silent.data.noise
+        == load_config({}, ["data.noise={kind: class_dependent, rate: 0.1}"]).data.noise
+    )
 
 
 @pytest.mark.parametrize("noise", ["{kind: uniform, rho: 0.6}", "uniform"])
@@ -213,9 +212,6 @@ def test_a_missing_base_is_named(write):
     assert "gone.yaml" in refusal(write("a.yaml", "base: gone.yaml\n"))
 
 
-# ---- overrides -------------------------------------------------------------------------------
-
-
 def test_an_override_reaches_a_nested_setting():
     config = load_config("quickstart", ["method.grouping.rank=5", "runtime.per_actor.cpus=0.5"])
 
@@ -235,7 +231,10 @@ def test_an_override_may_be_a_yaml_flow_value():
 def test_a_choice_named_in_short_can_be_refined():
     config = load_config("quickstart", ["data.dataset=synthetic", "data.dataset.classes=4"])
 
-    assert config.data.dataset == load_config({}, ["data.dataset={name: synthetic, classes: 4}"]).data.dataset
+    assert (
+        config.data.dataset
+        == load_config({}, ["data.dataset={name: synthetic, classes: 4}"]).data.dataset
+    )
 
 
 def test_a_choice_in_short_replaces_the_old_choice():

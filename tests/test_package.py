@@ -94,3 +94,13 @@ def test_wheel_holds_types_and_configs_and_no_tests(tmp_path):
     tops = {name.split("/")[0] for name in names}
     assert tops == {"raysim", f"raysim-{raysim.__version__}.dist-info"}
     assert any(name.endswith("/LICENSE") for name in names)
+
+
+def test_readme_example_prints_what_its_comments_say():
+    blocks = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]
+    (example,) = [b.split("```")[0] for b in blocks if "similarity_matrix" in b]
+
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True)
+
+    wanted = [line.rsplit("  # ")[-1] for line in example.splitlines() if line.startswith("print")]
+    assert done.stdout.splitlines() == wanted, done.stderr

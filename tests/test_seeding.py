@@ -35,7 +35,9 @@ def test_the_global_generator_does_not_matter():
 
 
 def test_every_part_of_the_name_matters():
-    names = itertools.product((0, 1, 2**40), ("train", "noise"), ((), (0,), (1,), (0, 1), (1, 0), (0, 0)))
+    names = itertools.product(
+        (0, 1, 2**40), ("train", "noise"), ((), (0,), (1,), (0, 1), (1, 0), (0, 0))
+    )
 
     first = [stream(seed, role, *ids).integers(2**63) for seed, role, ids in names]
 

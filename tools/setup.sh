@@ -74,7 +74,7 @@ install() {
   touch "$running"
   rm -f "$stamp"
   say "installing raysim and what it needs, log in .venv/setup.log" \
-    "(first time: about 5 GB, most of it PyTorch, and some minutes)"
+    "(first time: about 6 GB, most of it PyTorch, a few minutes)"
   if ! "$python" -m pip install -e "$root[dev,lite0]" -c "$root/tools/constraints.txt" \
     >>"$log" 2>&1; then
     tail -n 15 "$log" >&2

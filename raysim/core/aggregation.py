@@ -72,6 +72,23 @@ def contribution(tree: Mapping[str, np.ndarray], weight: float) -> ExactSum:
     return ExactSum(totals, units, bound, 1)
 
 
+def contributions(tree: Mapping[str, np.ndarray], weights: np.ndarray) -> ExactSum:
+    """Return the sum over axis 0 of ``weights[s] * tree[s]``: the bits of one after another."""
+    parts = np.array([_weight_units(float(weight)) for weight in weights], dtype=np.float64)
+    totals: dict[str, np.ndarray] = {}
+    bound = 0
+    for name, array in tree.items():
+        units = parts.reshape(-1, *[1] * (array.ndim - 1))
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = np.multiply(array, units, dtype=np.float64)
+            np.rint(scaled, out=scaled)
+        bound = max(bound, _largest(scaled, array, name) * len(parts))
+        if bound > _LIMIT:
+            raise OverflowError(f"entry {name!r}: {_too_large(bound)}")
+        totals[name] = scaled.astype(np.int64).sum(axis=0)
+    return ExactSum(totals, int(sum(int(p) for p in parts)), bound, len(parts))
+
+
 def merge(a: ExactSum, b: ExactSum) -> ExactSum:
     """Return the sum of two sums; refuses before an entry could wrap around."""
     _check_fit(a, b)

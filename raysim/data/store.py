@@ -131,9 +131,10 @@ def prepare(
     """
     if mode not in ("channel", "unit"):
         raise ValueError(f"mode must be 'channel' or 'unit', got {mode!r}; choose one of them")
-    ready = images.transpose(0, 3, 1, 2).astype(np.float32, order="C")
+    first = images.transpose(0, 3, 1, 2)
     if images.dtype == np.float32:
-        return ready
+        return np.ascontiguousarray(first)
+    ready = first.astype(np.float32, order="C")
     ready /= np.float32(255)
     if mode == "channel":
         ready -= np.array(mean, np.float32)[:, None, None]

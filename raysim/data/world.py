@@ -21,6 +21,9 @@ from raysim.protocols import ClientRecord
 from raysim.seeding import stream
 from raysim.settings import check, choice, settings
 
+READY_BYTES = 1_000_000_000
+"""Converted training images that one process keeps, so that not every round converts them."""
+
 
 @settings
 class CleanSetSettings:
@@ -85,10 +88,23 @@ class DataWorld:
     def __init__(self, spec: DataSpec, store: Any) -> None:
         self._spec, self._store = spec, store
         self._features: dict[str, np.ndarray] = {}
+        self._ready: dict[bytes, np.ndarray] = {}
+        self._ready_bytes = 0
 
     def images(self, sample_ids: np.ndarray) -> np.ndarray:
-        """Return training images as model input."""
-        return self._prepare(self._store.train_images[sample_ids])
+        """Return training images as model input; converted bytes are kept while there is room."""
+        source = self._store.train_images
+        if source.dtype == np.float32:  # nothing to convert: the memory map is the cache
+            return self._prepare(source[sample_ids])
+        key = sample_ids.tobytes()
+        if key in self._ready:
+            return self._ready[key]
+        images = self._prepare(source[sample_ids])
+        if self._ready_bytes + images.nbytes <= READY_BYTES:
+            images.flags.writeable = False
+            self._ready[key] = images
+            self._ready_bytes += images.nbytes
+        return images
 
     def test_set(self, classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Return the test images of ``classes`` as model input, and their labels.

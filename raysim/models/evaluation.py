@@ -78,6 +78,11 @@ def evaluate(
 ) -> Evaluation:
     """Return accuracy over ALL classes, not only a task's (metrics.md section 1), and loss."""
     found = logits(model, tree, images, classes=classes, batch_size=batch_size, device=device)
+    return score(found, labels)
+
+
+def score(found: np.ndarray, labels: np.ndarray) -> Evaluation:
+    """Return accuracy and loss of logits (N, C) against labels (N,)."""
     correct = int((found.argmax(axis=1) == labels).sum())
     losses = sample_losses(found, labels)
     loss = float(losses.mean()) if len(losses) else float("nan")

@@ -42,9 +42,16 @@ class TrainSettings:
     """SGD only; starts from zero every round."""
     weight_decay: float = 0.0
     """Added to the gradient times the weights (L2), by both optimisers."""
+    proximal: float = 0.0
+    """FedProx's mu: the gradient of (mu / 2) ||w - w_received||^2 over the trainable weights."""
     participation: float = 1.0
     """Fraction of the clients that train in a round."""
     augment: Literal["none", "flip", "crop_flip"] = "none"
+    order: Literal["shuffled", "stored"] = "shuffled"
+    """Order of a client's samples: a new permutation every epoch, or as they are stored."""
+    kernel: Literal["auto", "autograd", "closed_form"] = "auto"
+    """closed_form: many clients at once, for dense models; auto picks it where it exists. The run's
+    saved config holds the choice, since the two differ in the last bits."""
 
     def __post_init__(self) -> None:
         check(self.rounds >= 0, "rounds", "must be at least 0", got=self.rounds, do="try 20")
@@ -124,7 +131,8 @@ def _batches(
     import torch
 
     for epoch in range(1, settings.epochs + 1):
-        order = rng.permutation(len(labels))
+        shuffled = settings.order == "shuffled"
+        order = rng.permutation(len(labels)) if shuffled else np.arange(len(labels))
         for start in range(0, len(order), settings.batch_size):
             index = order[start : start + settings.batch_size]
             chosen = augmented(images[index], settings.augment, rng)
@@ -150,7 +158,7 @@ def _descend(
     import torch
 
     parameters: list[torch.Tensor] = list(module.parameters())
-    update = _optimizer(parameters, settings)
+    update = _proximal(_optimizer(parameters, settings), parameters, settings)
     steps = samples = last_epoch = 0
     total = 0.0
     for epoch, batch in batches:
@@ -184,6 +192,19 @@ def _optimizer(parameters: list[torch.Tensor], settings: TrainSettings) -> Updat
     return optimizers.sgd(parameters, lr=lr, momentum=settings.momentum, decay=decay)
 
 
+def _proximal(update: Update, parameters: list[torch.Tensor], settings: TrainSettings) -> Update:
+    """Return ``update`` with mu (w - w_received) added to the gradients (FedProx)."""
+    if not settings.proximal:
+        return update
+    received = [w.detach().clone() for w in parameters]
+
+    def pulled(gradients: list[torch.Tensor]) -> None:
+        pull = [w.detach() - r for w, r in zip(parameters, received, strict=True)]
+        update([g + settings.proximal * p for g, p in zip(gradients, pull, strict=True)])
+
+    return pulled
+
+
 def _diverged(settings: TrainSettings, epoch: int, step: int, what: str) -> FloatingPointError:
     first = "" if step > 1 else ", or look for non-finite images: no step was made yet"
     return FloatingPointError(
@@ -207,3 +228,5 @@ def _check_optimizer(train: TrainSettings) -> None:
     check(ok, "momentum", "must be 0 with adam", got=train.momentum, do="use optimizer sgd")
     ok = math.isfinite(train.weight_decay) and train.weight_decay >= 0.0
     check(ok, "weight_decay", "must be at least 0", got=train.weight_decay, do="try 0.001")
+    ok = math.isfinite(train.proximal) and train.proximal >= 0.0
+    check(ok, "proximal", "must be at least 0", got=train.proximal, do="try 0.001")

@@ -6,14 +6,14 @@ The same code inside a Ray actor and in the local federation.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from raysim.core.aggregation import Accumulator, ExactSum, contribution
+from raysim.core.aggregation import Accumulator, ExactSum, contribution, contributions
 from raysim.errors import ClientFailed, RaysimError
 from raysim.protocols import (
     Client,
@@ -21,6 +21,7 @@ from raysim.protocols import (
     ClientRecord,
     Contribution,
     GroupId,
+    Stacked,
     Task,
     Tree,
     World,
@@ -66,23 +67,14 @@ class Cohort:
         Sums of a reduce stay in exact form.
         """
         shared = resolve(call.shared)
-        replies: dict[ClientId, Any] = {}
+        arguments = {k: self._arguments(call, k, shared, resolve) for k in call.on}
         sums: dict[GroupId, Accumulator] = {}
-        changed = False
         with single_threaded():
-            for k in call.on:
-                arguments = {**shared, **resolve(call.each.get(k, {}))}
-                if call.groups is not None:
-                    arguments["group"] = call.groups[k]
-                memory, reply = self._attempt(call, k, arguments)
-                if memory is not self._memory[k]:
-                    self._memory[k], changed = memory, True
-                    self._unsaved.add(k)
-                if call.groups is not None:
-                    total = sums.setdefault(call.groups[k], Accumulator())
-                    reply = self._add(call, k, total, reply)
-                replies[k] = reply
-        return Outcome(replies, {g: total.take() for g, total in sums.items()}, changed)
+            parts = self._together(call, arguments)
+            if parts is not None:
+                return Outcome(self._collect(call, parts, sums), _taken(sums), False)
+            replies, changed = self._one_by_one(call, arguments, sums)
+        return Outcome(replies, _taken(sums), changed)
 
     def save(self, folder: str) -> tuple[str, list[ClientId]] | None:
         """Write the memory that changed since the last save as one object.
@@ -112,6 +104,68 @@ class Cohort:
                     memory[int(client)][name] = array
             self._memory.update(memory)
 
+    @staticmethod
+    def _arguments(
+        call: Call, k: ClientId, shared: dict[str, Any], resolve: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        own = resolve(call.each[k]) if k in call.each else {}
+        group = {} if call.groups is None else {"group": call.groups[k]}
+        return {**shared, **own, **group}
+
+    def _one_by_one(
+        self, call: Call, arguments: Mapping[ClientId, Any], sums: dict[GroupId, Accumulator]
+    ) -> tuple[dict[ClientId, Any], bool]:
+        replies: dict[ClientId, Any] = {}
+        changed = False
+        for k in call.on:
+            memory, reply = self._attempt(call, k, arguments[k])
+            if memory is not self._memory[k]:
+                self._memory[k], changed = memory, True
+                self._unsaved.add(k)
+            if call.groups is not None:
+                reply = self._add(call, k, sums.setdefault(call.groups[k], Accumulator()), reply)
+            replies[k] = reply
+        return replies, changed
+
+    def _together(self, call: Call, arguments: Mapping[ClientId, Any]) -> Iterator[Stacked] | None:
+        together = getattr(call.task, "together", None)
+        if together is None:
+            return None
+        clients = [self._clients[k] for k in call.on]
+        memories = [self._memory[k] for k in call.on]
+        parts: Iterator[Stacked] | None = together(
+            clients, memories, [arguments[k] for k in call.on]
+        )
+        return parts
+
+    def _collect(
+        self, call: Call, parts: Iterator[Stacked], sums: dict[GroupId, Accumulator]
+    ) -> dict[ClientId, Any]:
+        replies: dict[ClientId, Any] = {}
+        try:
+            for part in parts:
+                replies.update(zip(part.ids, part.replies, strict=True))
+                if call.groups is not None:
+                    self._add_stack(call.groups, part, sums)
+        except ClientFailed as wrong:
+            again = (wrong.client, wrong.task, wrong.reason, call.where, traceback.format_exc())
+            raise ClientFailed(*again) from wrong
+        return {k: replies[k] for k in call.on}
+
+    @staticmethod
+    def _add_stack(
+        groups: Mapping[ClientId, GroupId], part: Stacked, sums: dict[GroupId, Accumulator]
+    ) -> None:
+        assert part.tree is not None
+        assert part.weights is not None
+        own = np.array([groups[k] for k in part.ids])
+        for g in np.unique(own).tolist():
+            rows = np.flatnonzero(own == g)
+            every = len(rows) == len(own)
+            tree = part.tree if every else {name: a[rows] for name, a in part.tree.items()}
+            total = sums.setdefault(g, Accumulator())
+            total.add(contributions(tree, part.weights[rows]))
+
     def _attempt(self, call: Call, k: ClientId, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
         try:
             return call.task(self._clients[k], self._memory[k], arguments)
@@ -131,6 +185,10 @@ class Cohort:
         except (ValueError, OverflowError) as wrong:
             raise ClientFailed(k, call.task.__name__, str(wrong), call.where) from wrong
         return reply.reply
+
+
+def _taken(sums: Mapping[GroupId, Accumulator]) -> dict[GroupId, ExactSum]:
+    return {g: total.take() for g, total in sums.items()}
 
 
 def merge_shards(

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from raysim.models.evaluation import evaluate
+from raysim.models.cohort import dense_logits, dense_widths
+from raysim.models.evaluation import evaluate, score
 from raysim.models.threads import one_thread, torch_device
 from raysim.protocols import Client, Context, State, Tree
 from raysim.settings import check, settings
@@ -41,6 +42,7 @@ def evaluate_clients(context: Context, state: State) -> None:
         each=each,
         models={g: state.models[f"group/{g}"] for g in needed},
         model=context.config.model,
+        kernel=context.config.train.kernel,
         classes=context.classes,
     )
     per_client = {k: replies[first[pair]]["accuracy"] for k, pair in pairs.items()}
@@ -58,13 +60,13 @@ def evaluate_task(
 ) -> tuple[Tree, dict[str, float]]:
     """Reply with accuracy over all C logits and mean loss on the task's test images."""
     images, labels = client.world.test_set(arguments["test_classes"])
-    with one_thread():
-        found = evaluate(
-            arguments["model"],
-            arguments["models"][arguments["own_group"]],
-            images,
-            labels,
-            classes=arguments["classes"],
-            device=torch_device(),
-        )
+    model, classes = arguments["model"], arguments["classes"]
+    tree = arguments["models"][arguments["own_group"]]
+    if arguments["kernel"] == "closed_form":
+        widths = dense_widths(model, images.shape[1:], classes)
+        assert widths is not None  # the kernel was chosen for this model
+        found = score(dense_logits(widths, tree, images), labels)
+    else:
+        with one_thread():
+            found = evaluate(model, tree, images, labels, classes=classes, device=torch_device())
     return memory, {"accuracy": found.accuracy, "loss": found.loss}

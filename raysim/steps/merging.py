@@ -60,6 +60,7 @@ def _train(context: Context, state: State) -> tuple[State, int]:
         train=config.train,
         weights=config.server.weights,
         classes=context.classes,
+        image_shape=context.image_shape,
         seed=config.seed,
         round=context.round,
     )

@@ -1,0 +1,211 @@
+"""Which actors fit, who hosts whom, and what the refusal advises."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+
+import pytest
+
+from raysim.errors import EnvironmentNotFit
+from raysim.runtime.placement import Node, RuntimeSettings, ShareSettings, balance, plan
+from raysim.settings import SettingError
+
+
+def share(cpus: float = 1.0, gpus: float = 0.0) -> ShareSettings:
+    return ShareSettings(cpus=cpus, gpus=gpus)
+
+
+def asked(actors="auto", cpus: float = 1.0, gpus: float = 0.0) -> RuntimeSettings:
+    return RuntimeSettings(actors=actors, per_actor=share(cpus, gpus))
+
+
+# ---- room ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "wanted", "slots"),
+    [
+        (8, 0, share(1), 8),
+        (8, 0, share(3), 2),
+        (1, 0, share(0.1), 10),  # 1 / 0.1 is exact, 3 * 0.1 is not
+        (0.3, 0, share(0.1), 3),
+        (8, 3, share(1, 0.6), 3),  # a slice lives on one GPU: not floor(3 / 0.6) = 5
+        (8, 1, share(1, 0.25), 4),
+        (8, 1, share(1, 0.1), 8),  # ten slices, but eight CPUs
+        (8, 3, share(1, 1), 3),
+        (8, 5, share(1, 2), 2),
+        (8, 0, share(1, 0.25), 0),
+        (8, 0.5, share(1, 0.25), 0),  # half a GPU is no GPU
+    ],
+)
+def test_slots_of_a_node(cpus, gpus, wanted, slots):
+    assert Node("a", cpus, gpus).slots(wanted) == slots
+
+
+def test_three_gpus_hold_three_actors_of_six_tenths():
+    cohorts = plan([1] * 9, [Node("a", 16, 3)], asked("auto", gpus=0.6)).cohorts
+
+    assert len(cohorts) == 3
+
+
+# ---- how many --------------------------------------------------------------------------------
+
+
+def test_auto_takes_all_the_room():
+    assert len(plan([5] * 20, [Node("a", 4, 0), Node("b", 2, 0)], asked()).cohorts) == 6
+
+
+def test_auto_takes_at_most_one_actor_per_client():
+    assert plan([5, 5, 5], [Node("a", 64, 0)], asked()).cohorts == ((0,), (1,), (2,))
+
+
+def test_a_number_is_taken_as_it_is():
+    assert len(plan([5] * 20, [Node("a", 8, 0)], asked(3)).cohorts) == 3
+
+
+def test_more_actors_than_clients_are_refused():
+    with pytest.raises(EnvironmentNotFit, match=r"runtime\.actors is 4.*only 3 clients.*to 3"):
+        plan([5, 5, 5], [Node("a", 64, 0)], asked(4))
+
+
+# ---- who hosts whom --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 13])
+def test_every_client_is_in_exactly_one_cohort(count):
+    sizes = [3, 0, 8, 1, 1, 50, 2, 9, 9, 4, 6, 0, 7]
+
+    cohorts = balance(sizes, count)
+
+    assert sorted(itertools.chain(*cohorts)) == list(range(13))
+    assert len(cohorts) == count
+    assert all(cohorts)  # no actor without a client
+    assert all(list(cohort) == sorted(cohort) for cohort in cohorts)
+
+
+def test_the_largest_clients_are_spread_first():
+    # 9 | 8, then 7 to the 8's actor (15), 6 to the 9's (15), 5 to the first of equals.
+    assert balance([5, 6, 7, 8, 9], 2) == ((0, 1, 4), (2, 3))
+
+
+def test_cohorts_differ_by_at_most_the_largest_client():
+    sizes = [(37 * k) % 101 for k in range(60)]
+
+    loads = [sum(sizes[k] for k in cohort) for cohort in balance(sizes, 7)]
+
+    assert max(loads) - min(loads) <= max(sizes)
+
+
+def test_clients_without_samples_are_spread_too():
+    assert [len(cohort) for cohort in balance([0] * 9, 3)] == [3, 3, 3]
+
+
+# ---- refusals --------------------------------------------------------------------------------
+
+
+def refusal(nodes, runtime, clients=100) -> str:
+    with pytest.raises(EnvironmentNotFit) as caught:
+        plan([1] * clients, nodes, runtime)
+    return str(caught.value)
+
+
+def test_a_refusal_says_what_was_asked_what_exists_and_what_to_lower():
+    said = refusal([Node("10.0.0.1", 4, 1), Node("10.0.0.2", 2, 0)], asked(9, 1, 0.5))
+
+    assert "asked for 9 client actors of 1 CPUs and 0.5 GPUs each" in said
+    assert "room for 2 exists" in said
+    assert "10.0.0.1: 4 CPUs, 1 GPUs; 10.0.0.2: 2 CPUs, 0 GPUs" in said
+    assert "lower runtime.actors to 2" in said
+
+
+def test_gpus_where_there_are_none_are_refused_with_zero_as_advice():
+    said = refusal([Node("a", 4, 0)], asked("auto", 1, 0.25))
+
+    assert "room for 0 exists" in said
+    assert "set runtime.per_actor.gpus to 0 (no GPU here)" in said
+    assert "lower runtime.actors" not in said
+
+
+def test_a_cluster_without_nodes_is_refused():
+    assert "no node" in refusal([], asked())
+
+
+CLUSTERS = [
+    [Node("a", 2, 0)],
+    [Node("a", 16, 3)],
+    [Node("a", 2, 8)],
+    [Node("a", 1, 0), Node("b", 1, 0)],
+    [Node("a", 1, 0), Node("b", 5, 0)],
+    [Node("a", 8, 3), Node("b", 8, 3)],
+    [Node("a", 4, 1), Node("b", 2, 0)],
+]
+REQUESTS = [
+    asked(5, 1, 0.6),
+    asked(4, 1, 0.5),
+    asked("auto", 2),
+    asked("auto", 24),
+    asked(4, 2),
+    asked(3, 1, 2),
+    asked(7, 3, 0.7),
+    asked(90, 0.5, 0.1),
+]
+
+
+@pytest.mark.parametrize(("nodes", "runtime"), list(itertools.product(CLUSTERS, REQUESTS)))
+def test_whoever_follows_the_advice_gets_a_plan(nodes, runtime):
+    try:
+        plan([1] * 100, nodes, runtime)
+    except EnvironmentNotFit as wrong:
+        advice = str(wrong).rsplit("; ", 1)[1]
+    else:
+        return
+
+    for way in advice.split(" or "):
+        assert plan([1] * 100, nodes, followed(runtime, way)).cohorts, way
+
+
+def followed(runtime: RuntimeSettings, way: str) -> RuntimeSettings:
+    """The settings after one piece of advice; it must name a setting and a smaller number."""
+    changes = re.findall(r"runtime\.([a-z_.]+) to ([\d.]+)", way)
+    assert changes, way
+    for setting, number in changes:
+        if setting == "actors":
+            runtime = replace(runtime, actors=int(number))
+            continue
+        name = setting.removeprefix("per_actor.")
+        assert float(number) < getattr(runtime.per_actor, name), way
+        runtime = replace(runtime, per_actor=replace(runtime.per_actor, **{name: float(number)}))
+    return runtime
+
+
+# ---- settings --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: share(-1), "cpus must not be negative, got -1"),
+        (lambda: share(0), "cpus must be at least 0.001, got 0"),
+        (lambda: share(1, -0.5), "gpus must not be negative"),
+        (lambda: share(1, 1.5), "gpus above 1 must be a whole number of GPUs, got 1.5"),
+        (lambda: share(1, 0.00001), "gpus cannot be finer than 0.0001"),
+        (lambda: share(1.00001), "cpus cannot be finer than 0.0001"),
+        (lambda: share(float("inf")), "cpus must be finite"),
+        (lambda: asked(0), "actors must be auto or at least 1, got 0"),
+        (lambda: RuntimeSettings(servers=0), "servers must be at least 1"),
+        (lambda: RuntimeSettings(max_restarts=-1), "max_restarts must not be negative"),
+        (lambda: RuntimeSettings(start_timeout_s=0), "start_timeout_s must be positive"),
+        (lambda: RuntimeSettings(kind="local", address="auto"), "address has no meaning"),
+    ],
+)
+def test_impossible_settings_are_refused(make, said):
+    with pytest.raises(SettingError, match=re.escape(said)):
+        make()
+
+
+def test_common_shares_are_accepted():
+    assert share(0.001, 0.25).gpus == 0.25
+    assert share(1, 1 / 4 + 1 / 2).gpus == 0.75
+    assert share(1, 4).gpus == 4

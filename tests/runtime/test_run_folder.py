@@ -1,0 +1,292 @@
+"""The run directory: what it refuses, what it replaces, and files that are whole or absent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raysim.errors import CheckpointError, OutputError
+from raysim.runtime.run_folder import RunFolder, records_digest
+
+HOLD = """
+import sys
+from pathlib import Path
+from raysim.runtime.run_folder import RunFolder
+folder = RunFolder(Path(sys.argv[1]))
+folder.open(force=False)
+print("open", flush=True)
+sys.stdin.read()
+folder.close()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    return RunFolder(tmp_path / "runs" / "one")
+
+
+def started(folder: RunFolder, *, finished: bool = False) -> RunFolder:
+    """What a run that began here leaves behind."""
+    folder.open(force=False)
+    folder.write("config.yaml", "name: one\n")
+    folder.append({"stage": "train", "round": 1})
+    folder.artifact("similarity", np.eye(2))
+    if finished:
+        folder.write("result.json", {"accuracy": 1})
+    folder.close()
+    return folder
+
+
+def refusal(folder: RunFolder, *, resume: bool = False, force: bool = False) -> str:
+    with pytest.raises(OutputError) as caught:
+        folder.check(resume=resume, force=force)
+    return str(caught.value)
+
+
+def test_a_new_folder_is_accepted_and_left_alone(folder):
+    folder.check(resume=False, force=False)
+
+    assert not folder.path.exists()
+
+
+def test_an_empty_folder_is_accepted(folder):
+    folder.path.mkdir(parents=True)
+
+    folder.check(resume=False, force=False)
+
+    assert list(folder.path.iterdir()) == []
+
+
+def test_a_finished_run_is_refused_with_a_way_out(folder):
+    said = refusal(started(folder, finished=True))
+
+    assert str(folder.path) in said
+    assert "holds a finished run; use --force" in said
+
+
+def test_an_unfinished_run_is_refused_with_two_ways_out(folder):
+    said = refusal(started(folder))
+
+    assert "holds an unfinished run; use --resume to go on with it or --force" in said
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize(
+    "way", [{"resume": True, "force": False}, {"resume": False, "force": True}]
+)
+def test_resume_and_force_accept_a_run(folder, finished, way):
+    started(folder, finished=finished).check(**way)
+
+    assert folder.is_started
+    assert folder.is_finished == finished
+
+
+@pytest.mark.parametrize("way", [{}, {"resume": True}, {"force": True}])
+def test_a_folder_of_something_else_is_refused_whatever_is_asked(folder, way):
+    folder.path.mkdir(parents=True)
+    (folder.path / "thesis.tex").touch()
+
+    assert "is not empty and not a run directory" in refusal(folder, **way)
+
+
+@pytest.mark.parametrize("way", [{}, {"resume": True}, {"force": True}])
+def test_a_file_is_refused_whatever_is_asked(tmp_path, way):
+    (tmp_path / "out").touch()
+
+    assert "is a file; choose another output" in refusal(RunFolder(tmp_path / "out"), **way)
+
+
+def test_a_folder_below_a_file_is_refused(tmp_path):
+    (tmp_path / "out").touch()
+
+    said = refusal(RunFolder(tmp_path / "out" / "run"))
+
+    assert "cannot be written" in said
+    assert "choose another output" in said
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system without files")
+def test_a_folder_that_cannot_be_written_is_refused_for_root_too():
+    assert "cannot be written" in refusal(RunFolder(Path("/proc/raysim/run")))
+
+
+def test_a_name_the_file_system_refuses_is_refused(tmp_path):
+    assert "cannot be" in refusal(RunFolder(tmp_path / ("x" * 300)))
+
+
+def test_a_folder_in_use_by_another_process_is_refused(folder):
+    command = [sys.executable, "-c", HOLD, str(folder.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"open\n"
+
+        with pytest.raises(OutputError, match="is in use by another process"):
+            RunFolder(folder.path).open(force=True)
+        other.communicate()
+
+    RunFolder(folder.path).open(force=False)  # free again
+
+
+def test_the_lock_of_a_dead_process_does_not_bind(folder):
+    command = [sys.executable, "-c", HOLD, str(folder.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        other.kill()
+
+    folder.check(resume=False, force=False)
+    folder.open(force=False)
+
+
+def test_a_refused_lock_leaves_the_owner_and_its_files_alone(folder):
+    folder.open(force=False)
+    folder.write("config.yaml", "name: one\n")
+
+    for _ in range(2):
+        with pytest.raises(OutputError, match="in use"):
+            RunFolder(folder.path).open(force=True)
+
+    assert folder.is_started
+
+
+def test_a_run_that_appeared_after_the_check_is_not_mixed_with_ours(folder):
+    folder.check(resume=False, force=False)
+    started(RunFolder(folder.path), finished=True)
+
+    with pytest.raises(OutputError, match="finished run"):
+        folder.open(force=False)
+
+
+def test_resume_opens_what_is_there(folder):
+    started(folder).check(resume=True, force=False)
+
+    folder.open(force=False)
+
+    assert len(folder.records()) == 1
+
+
+def test_force_empties_the_folder(folder):
+    started(folder, finished=True).check(resume=False, force=True)
+
+    folder.open(force=True)
+
+    assert [path.name for path in folder.path.iterdir()] == [".lock"]
+    assert folder.records() == []
+
+
+def test_force_never_removes_what_no_run_has_written(folder):
+    # A project folder may hold a config.yaml of its own.
+    folder.path.mkdir(parents=True)
+    for name in ("config.yaml", "thesis.tex"):
+        (folder.path / name).touch()
+    try:
+        folder.check(resume=False, force=True)
+        folder.open(force=True)
+    except OutputError:
+        pass
+
+    assert (folder.path / "thesis.tex").exists()
+
+
+def test_closing_twice_is_harmless(folder):
+    folder.open(force=False)
+
+    folder.close()
+    folder.close()
+
+    assert list(folder.path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(folder):
+    folder.open(force=False)
+    folder.write("result.json", {"accuracy": 1})
+
+    with pytest.raises(TypeError):
+        folder.write("result.json", {"accuracy": object()})
+
+    assert folder.read("result.json") == {"accuracy": 1}
+
+
+def test_records_come_back_in_order(folder):
+    folder.open(force=False)
+    for r in range(4):
+        folder.append({"round": r, "note": "é\u2028"})
+
+    assert [record["round"] for record in folder.records()] == [0, 1, 2, 3]
+    assert [record["round"] for record in folder.records(2)] == [0, 1]
+    assert folder.records()[0]["note"] == "é\u2028"
+
+
+def test_no_rounds_are_no_records(folder):
+    folder.open(force=False)
+
+    assert folder.records() == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 9])
+def test_records_beyond_the_last_commit_are_dropped(folder, count):
+    folder.open(force=False)
+    for r in range(3):
+        folder.append({"round": r})
+
+    folder.keep_records(count)
+    folder.append({"round": "next"})
+
+    assert [record["round"] for record in folder.records()] == [*range(min(count, 3)), "next"]
+
+
+def test_half_a_line_after_the_last_commit_is_dropped(folder):
+    folder.open(force=False)
+    folder.append({"round": 0})
+    with (folder.path / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 1, "acc')
+
+    folder.keep_records(1)
+
+    assert folder.records() == [{"round": 0}]
+
+
+def test_half_a_line_among_the_kept_ones_is_an_error_that_names_the_file(folder):
+    folder.open(force=False)
+    (folder.path / "rounds.jsonl").write_text('{"round": 0}\n{"rou\n')
+
+    with pytest.raises(CheckpointError, match=r"rounds\.jsonl"):
+        folder.records()
+
+
+def test_an_artifact_is_a_plain_array(folder):
+    folder.open(force=False)
+    folder.artifact("similarity", np.eye(3))
+    folder.artifact("similarity", 2 * np.eye(3))
+
+    kept = list((folder.path / "artifacts").iterdir())
+
+    assert [path.name for path in kept] == ["similarity.npy"]
+    assert np.array_equal(np.load(kept[0], allow_pickle=False), 2 * np.eye(3))
+
+
+def test_the_digest_of_records_leaves_times_out():
+    records = [
+        {"round": 1, "loss": 0.5, "seconds": 1.0},
+        {"round": 2, "seconds": 2.0, "restarts": 1},
+    ]
+    slower = [{"seconds": 9.0, "loss": 0.5, "round": 1}, {"round": 2}]
+
+    assert records_digest(records) == records_digest(slower)
+
+
+@pytest.mark.parametrize(
+    "other", [[{"round": 1, "loss": 0.25}], [{"round": 1}], [{"round": 1, "loss": 0.5}] * 2, []]
+)
+def test_the_digest_of_records_sees_everything_else(other):
+    assert records_digest(other) != records_digest([{"round": 1, "loss": 0.5}])
+
+
+def test_the_files_are_readable_without_raysim(folder):
+    started(folder, finished=True)
+
+    assert json.loads((folder.path / "result.json").read_text()) == {"accuracy": 1}
+    assert folder.checkpoint == str(folder.path / "checkpoint")
