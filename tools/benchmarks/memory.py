@@ -1,0 +1,85 @@
+"""Memory of a process and its descendants: proportional set size, read from /proc."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from types import TracebackType
+
+PROC = Path("/proc")
+SHARE = 0.02
+"""Largest share of time spent sampling, so that the measured side is hardly disturbed."""
+SHORTEST_PAUSE_S = 0.2
+
+
+def tree_pss(root: int) -> int:
+    """Return the PSS in bytes of ``root`` and its descendants; 0 when it has ended."""
+    return sum(_pss(pid) for pid in descendants(root))
+
+
+def descendants(root: int) -> list[int]:
+    """Return ``root`` and every living process below it."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for path in PROC.iterdir():
+        if path.name.isdigit():
+            children[_parent(path)].append(int(path.name))
+    found, queue = [], [root]
+    while queue:
+        pid = queue.pop()
+        found.append(pid)
+        queue += children[pid]
+    return found
+
+
+class TreeMemory:
+    """Samples the PSS of a process tree from a thread while the ``with`` block runs."""
+
+    def __init__(self, root: int) -> None:
+        self.peak = 0
+        self._root = root
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> TreeMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        wrong: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def sample(self) -> int:
+        """Return the PSS now, and keep it when it is the largest so far."""
+        found = tree_pss(self._root)
+        self.peak = max(self.peak, found)
+        return found
+
+    def _watch(self) -> None:
+        pause = 0.0
+        while not self._end.wait(pause):
+            started = time.perf_counter()
+            self.sample()
+            pause = max(SHORTEST_PAUSE_S, (time.perf_counter() - started) / SHARE)
+
+
+def _parent(process: Path) -> int:
+    try:
+        stat = (process / "stat").read_text(errors="replace")
+    except OSError:  # it ended meanwhile
+        return -1
+    return int(stat.rpartition(")")[2].split()[1])  # a name may hold spaces and parentheses
+
+
+def _pss(pid: int) -> int:
+    try:
+        lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
