@@ -17,27 +17,24 @@ def cluster(similarity: Array, count: int, linkage: str = "average") -> np.ndarr
 
     Exactly ``count`` groups, also when merge heights tie.
     """
-    matrix = _checked(similarity)
-    num_clients = len(matrix)
+    num_clients = len(_square(similarity))
     if not 1 <= count <= num_clients:
         raise ValueError(
             f"count must be in 1..{num_clients}, the number of clients, got {count}; "
             "change the number of groups"
         )
-    return _cut(merge_tree(matrix, linkage), num_clients, count)
+    return _cut(merge_tree(similarity, linkage), num_clients, count)
 
 
 def merge_tree(similarity: Array, linkage: str = "average") -> np.ndarray:
     """Return SciPy's merge table Z (K-1, 4) of the distances D = 1 - R."""
     from scipy.cluster import hierarchy
-    from scipy.spatial.distance import squareform
 
     _check_linkage(linkage)
-    matrix = _checked(similarity)
+    matrix = _square(similarity)
+    condensed = _condensed_distances(matrix)
     if len(matrix) == 1:
         return np.zeros((0, 4))
-    distance = 1.0 - (matrix + matrix.T) / 2
-    condensed = squareform(distance, checks=False)  # reads no diagonal: it counts as zero
     return np.asarray(hierarchy.linkage(condensed, method=linkage))
 
 
@@ -67,19 +64,32 @@ def _check_linkage(linkage: str) -> None:
         )
 
 
-def _checked(similarity: Array) -> np.ndarray:
-    matrix = as_numpy(similarity).astype(np.float64)
+def _square(similarity: Array) -> np.ndarray:
+    matrix = as_numpy(similarity)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
         raise ValueError(
             f"similarity must be square, one row per client, got shape {matrix.shape}; "
             "pass the matrix of similarity_matrix"
         )
-    if not np.isfinite(matrix).all():
-        raise ValueError("similarity must be finite, got NaN or infinity; check the features")
-    gap = float(np.abs(matrix - matrix.T).max())
+    return matrix
+
+
+def _condensed_distances(matrix: np.ndarray) -> np.ndarray:
+    """Return 1 - R above the diagonal, row by row: no second copy of a large R is made."""
+    count = len(matrix)
+    condensed = np.empty(count * (count - 1) // 2)
+    at, gap = 0, 0.0
+    for k in range(count):
+        row = matrix[k, k + 1 :].astype(np.float64)
+        column = matrix[k + 1 :, k].astype(np.float64)
+        if not (np.isfinite(row).all() and np.isfinite(column).all() and np.isfinite(matrix[k, k])):
+            raise ValueError("similarity must be finite, got NaN or infinity; check the features")
+        gap = max(gap, float(np.abs(row - column).max(initial=0.0)))
+        condensed[at : at + len(row)] = 1.0 - (row + column) / 2
+        at += len(row)
     if gap > ASYMMETRY:
         raise ValueError(
             f"similarity must be symmetric, got entries that differ by {gap:.3g}; "
             "pass symmetric(r) instead of r"
         )
-    return matrix
+    return condensed

@@ -72,6 +72,32 @@ def relevance(spectrum: Spectrum, vectors: Array) -> Array:
     return xp.exp(xp.mean(xp.log(ratios(spectrum, vectors)), axis=-1))
 
 
+def response_operator(spectrum: Spectrum) -> Array:
+    """Return A (R, D) with ||A v|| = ||Sigma v|| for every v: rows lambda_i u_i, float32.
+
+    ``spectrum`` must hold all directions with a nonzero eigenvalue; a truncated one is another
+    quantity. With fewer samples than dimensions A is smaller than Sigma.
+    """
+    xp = array_namespace(spectrum.vectors)
+    return xp.astype((spectrum.vectors * spectrum.values).T, xp.float32)
+
+
+def relevance_block(operator: Array, values: Array, rows: Array) -> Array:
+    """Return r(k, j) in float32 for a block of others (J,), from rows (J * Q, D) (Eq. 3-5).
+
+    One product for the whole block. ``values`` are the first Q eigenvalues of the data set that
+    responds; the smallest should be well above float32 rounding of the largest.
+    """
+    xp = array_namespace(operator, rows)
+    mapped = rows @ operator.T
+    energies = xp.sqrt(xp.vecdot(mapped, mapped))
+    energies = xp.reshape(energies, (-1, values.shape[0]))
+    values = xp.astype(values, xp.float32)
+    values = xp.broadcast_to(values, energies.shape)
+    ratio = xp.minimum(values, energies) / xp.maximum(values, energies)
+    return xp.exp(xp.mean(xp.log(xp.clip(ratio, min=SMALLEST_RATIO)), axis=1))
+
+
 def symmetric(r: Array) -> Array:
     """Return R = (r + r^T) / 2 with unit diagonal (Eq. 6)."""
     if r.ndim != 2 or r.shape[0] != r.shape[1]:

@@ -21,8 +21,8 @@ from raysim.protocols import ClientRecord
 from raysim.seeding import stream
 from raysim.settings import check, choice, settings
 
-READY_BYTES = 1_000_000_000
-"""Converted training images that one process keeps, so that not every round converts them."""
+READY_BYTES = 256_000_000
+"""Training images that one process keeps converted and in one piece, not gathered every round."""
 
 
 @settings
@@ -92,10 +92,8 @@ class DataWorld:
         self._ready_bytes = 0
 
     def images(self, sample_ids: np.ndarray) -> np.ndarray:
-        """Return training images as model input; converted bytes are kept while there is room."""
+        """Return training images as model input; kept in one piece while there is room."""
         source = self._store.train_images
-        if source.dtype == np.float32:  # nothing to convert: the memory map is the cache
-            return self._prepare(source[sample_ids])
         key = sample_ids.tobytes()
         if key in self._ready:
             return self._ready[key]

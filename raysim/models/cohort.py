@@ -19,7 +19,7 @@ from raysim.models.training import TrainReport, TrainSettings
 from raysim.models.zoo import Logistic, Mlp, Model
 from raysim.protocols import Tree
 
-STACK_BYTES = 16_000_000
+STACK_BYTES = 8_000_000
 """Memory of one stack; about what the caches hold. It does not change any bit."""
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -14,16 +14,20 @@ import numpy as np
 from pydantic import Strict
 
 from raysim.core.clustering import cluster
-from raysim.core.similarity import relevance, symmetric
+from raysim.core.similarity import relevance, relevance_block, response_operator
 from raysim.core.spectra import Spectrum, spectrum, truncate
 from raysim.errors import ConfigError
-from raysim.protocols import Client, Context, State, Step, Tree
+from raysim.protocols import Client, Context, Stacked, State, Step, Tree, runs_together
 from raysim.settings import check, settings
 from raysim.steps.arrays import on_device, to_numpy
 
 log = logging.getLogger(__name__)
 WIRE = np.float32
 """Type of what clients send: four bytes a number, as the papers count."""
+TILE_ROWS = 4096
+"""Eigenvectors per product; with d = 144 a tile is 2.4 MB and stays in the cache."""
+FLOAT32_RANGE = 1e-3
+"""Where an eigenvalue is below this share of the largest, its relevance is computed in float64."""
 
 
 @settings
@@ -108,11 +112,19 @@ def exchange(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
     context.sent("up", "rank", count * 4)
     context.sent("up", "eigenvectors", vectors.nbytes)
     context.sent("down", "eigenvectors", (count - 1) * vectors.nbytes)  # relayed by the server
-    handle = federation.put({"vectors": vectors})
-    rows = federation.map(relevance_task, rank=rank, others=handle, **shared)
+    rows = np.ascontiguousarray(vectors.transpose(0, 2, 1))  # (K, Q, D)
+    handle = federation.put({"rows": rows})
+    answers = federation.map(relevance_task, rank=rank, others=handle, **shared)
     context.sent("up", "relevance", count * (count - 1) * np.dtype(WIRE).itemsize)
-    r = np.stack(list(rows.values())).astype(np.float64)
-    return to_numpy(symmetric(r)), rank  # Eq. (6)
+    return _symmetric_in_place(np.stack(list(answers.values()))), rank
+
+
+def _symmetric_in_place(r: np.ndarray) -> np.ndarray:
+    """Return R (Eq. 6) in the memory of r: at K = 10,000 every copy is 400 MB."""
+    for k in range(len(r)):
+        mean = (r[k, k + 1 :] + r[k + 1 :, k]) / 2
+        r[k, k + 1 :], r[k + 1 :, k], r[k, k] = mean, mean, 1.0
+    return r
 
 
 def spectrum_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, int]:
@@ -134,11 +146,51 @@ def vectors_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> 
     return memory, to_numpy(truncate(own, arguments["rank"]).vectors).astype(WIRE)
 
 
+def relevance_together(
+    clients: Sequence[Client], memories: Sequence[Tree], arguments: Sequence[Mapping[str, Any]]
+) -> Iterator[Stacked]:
+    """Answer for all clients of an actor; the others come in tiles that stay in the cache."""
+    shared = arguments[0]
+    rows, arrays, rank = shared["others"]["rows"], shared["arrays"], shared["rank"]
+    found = np.empty((len(clients), len(rows)), dtype=WIRE)
+    spectra = [_spectrum(client, arrays) for client in clients]
+    operators = [_operator(one, rank) for one in spectra]
+    per_tile = max(TILE_ROWS // rank, 1)
+    for start in range(0, len(rows), per_tile):
+        tile = _padded(rows[start : start + per_tile], per_tile)
+        known = min(per_tile, len(rows) - start)
+        sent = on_device(tile.reshape(per_tile * rank, -1), arrays)
+        for i, (own, operator) in enumerate(zip(spectra, operators, strict=True)):
+            if operator is None:
+                block = relevance(truncate(own, rank), _stack(sent, rank, arrays))
+            else:
+                block = relevance_block(operator, own.values[:rank], sent)
+            found[i, start : start + known] = to_numpy(block)[:known]
+    yield Stacked(tuple(client.id for client in clients), tuple(found))
+
+
+@runs_together(relevance_together)
 def relevance_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
     """Reply with this client's row r(k, .) against everyone's eigenvectors (Eq. 3-5)."""
-    own = truncate(_spectrum(client, arguments["arrays"]), arguments["rank"])
-    others = on_device(arguments["others"]["vectors"].astype(np.float64), arguments["arrays"])
-    return memory, to_numpy(relevance(own, others)).astype(WIRE)
+    (part,) = relevance_together([client], [memory], [arguments])
+    return memory, part.replies[0]
+
+
+def _operator(own: Spectrum, rank: int) -> Any | None:
+    """Return the float32 operator of a client, or None where float32 would not do."""
+    values = to_numpy(own.values)
+    return response_operator(own) if values[rank - 1] > FLOAT32_RANGE * values[0] else None
+
+
+def _padded(tile: np.ndarray, count: int) -> np.ndarray:
+    """Return the tile with ``count`` clients: products of one shape have the same bits."""
+    missing = count - len(tile)
+    return np.concatenate([tile, np.repeat(tile[:1], missing, axis=0)]) if missing else tile
+
+
+def _stack(rows: Any, rank: int, arrays: Any) -> Any:
+    plain = to_numpy(rows).astype(np.float64).reshape(-1, rank, rows.shape[1])
+    return on_device(np.ascontiguousarray(plain.transpose(0, 2, 1)), arrays)
 
 
 def _warn_if_capped(ranks: Mapping[int, int], how: GroupingSettings) -> None:

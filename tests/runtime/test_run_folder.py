@@ -110,7 +110,6 @@ def test_a_folder_below_a_file_is_refused(tmp_path):
     assert "choose another output" in said
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system without files")
 def test_a_folder_that_cannot_be_written_is_refused_for_root_too():
     assert "cannot be written" in refusal(RunFolder(Path("/proc/raysim/run")))
 

@@ -1,0 +1,260 @@
+"""The one-shot exchange: what it computes, what it sends, and small clients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raysim.core.similarity import similarity_matrix
+from raysim.core.spectra import spectrum
+from raysim.errors import ConfigError
+from raysim.protocols import State
+from raysim.seeding import stream
+from raysim.settings import SettingError
+from raysim.steps import grouping
+from raysim.steps.grouping import (
+    GroupingSettings,
+    exchange,
+    group_by_similarity,
+    relevance_task,
+    vectors_task,
+)
+
+D = 6
+
+
+def features_of(sizes, tasks) -> np.ndarray:
+    """Rows near one of two planes, by task, client after client."""
+    rng = stream(0, "test.grouping")
+    spread = np.array([[4, 2, 1, 0.8, 0.6, 0.5], [0.5, 0.6, 1, 0.8, 2, 4]])
+    rows = [
+        rng.normal(1.0, spread[task], (size, D)) for size, task in zip(sizes, tasks, strict=True)
+    ]
+    return np.concatenate(rows).astype(np.float32)
+
+
+def clients(bench, sizes, tasks, *overrides: str, groups: int = 1):
+    made = bench([np.zeros(n, int) for n in sizes], *overrides, classes=1, groups=groups)
+    made.world.by_use["grouping"] = features_of(sizes, tasks)
+    return made
+
+
+def expected(made, rank: int) -> np.ndarray:
+    rows = made.world.by_use["grouping"]
+    return similarity_matrix([spectrum(rows[ids]) for ids in made.ids], rank)
+
+
+def wire_error(made, rank: int) -> float:
+    """Bound on what float32 eigenvectors change.
+
+    An eigenvector is off by eps in every direction, its response Sigma v by eps * lambda_1 * D,
+    compared with lambda_q; relevances are averaged, and rounded to float32 once more.
+    """
+    rows = made.world.by_use["grouping"]
+    values = [spectrum(rows[ids]).values for ids in made.ids]
+    worst = max(v[0] / v[rank - 1] for v in values)
+    return float(np.finfo(np.float32).eps * D * worst)
+
+
+@pytest.mark.parametrize("rank", [1, 3, D])
+def test_the_exchange_gives_the_similarity_matrix_up_to_the_wire(bench, rank):
+    made = clients(bench, (40, 30, 50, 35), (0, 0, 1, 1))
+
+    similarity, found = exchange(made.round(), GroupingSettings(rank=rank))
+
+    assert found == rank
+    assert np.abs(similarity - expected(made, rank)).max() <= wire_error(made, rank) < 1e-4
+    assert np.array_equal(similarity, similarity.T)
+    assert np.array_equal(np.diag(similarity), np.ones(4))
+
+
+def test_the_bytes_are_those_of_the_sheet(bench):
+    made = clients(bench, (40, 30, 50, 35), (0, 0, 1, 1))
+    context = made.round()
+
+    exchange(context, GroupingSettings(rank=3))
+
+    # metrics.md section 8, K = 4, d = 6, q = 3, four bytes each: K d q up; K (K - 1) d q down,
+    # relayed by the server; K (K - 1) scalars up; and one number q per client to agree on it.
+    assert context.entry["bytes"] == {
+        "up": {"rank": 4 * 4, "eigenvectors": 4 * 6 * 3 * 4, "relevance": 4 * 3 * 4},
+        "down": {"eigenvectors": 4 * 3 * 6 * 3 * 4},
+    }
+
+
+def test_no_label_is_touched(bench):
+    made = clients(bench, (40, 30), (0, 1))
+    first, _ = exchange(made.round(), GroupingSettings())
+    other = bench([np.arange(n) % 5 for n in (40, 30)], classes=5)
+    other.world.by_use = made.world.by_use
+
+    second, _ = exchange(other.round(), GroupingSettings())
+
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("rule", [3, "full"])
+def test_a_row_has_the_same_bits_whoever_shares_the_actor(bench, monkeypatch, rule):
+    monkeypatch.setattr(grouping, "TILE_ROWS", 8)  # several tiles
+    made = clients(bench, (40, 30, 50, 35, 44), (0, 0, 1, 1, 0))
+    context = made.round()
+    similarity, rank = exchange(context, GroupingSettings(rank=rule))
+    shared = {"how": GroupingSettings(rank=rule), "arrays": "numpy", "rank": rank}
+    vectors = made.federation.map(vectors_task, **shared)
+    rows = np.stack([v.T for v in vectors.values()])
+    handle = made.federation.put({"rows": np.ascontiguousarray(rows)})
+
+    together = made.federation.map(relevance_task, others=handle, **shared)
+    alone = [
+        made.federation.map(relevance_task, on=[k], others=handle, **shared)[k] for k in range(5)
+    ]
+
+    assert all(np.array_equal(together[k], alone[k]) for k in range(5))
+    assert similarity[0, 1] == pytest.approx((together[0][1] + together[1][0]) / 2)
+
+
+# ---- the common rank -------------------------------------------------------------------------
+
+
+def test_a_number_is_the_rank_of_everyone(bench):
+    assert exchange(clients(bench, (40, 30), (0, 1)).round(), GroupingSettings(rank=4))[1] == 4
+
+
+def test_full_is_all_directions(bench):
+    assert exchange(clients(bench, (40, 30), (0, 1)).round(), GroupingSettings(rank="full"))[1] == D
+
+
+@pytest.mark.parametrize("rule", ["auto", "threshold"])
+def test_the_threshold_takes_the_smallest_count_of_all_clients(bench, rule):
+    made = clients(bench, (40, 30, 50), (0, 0, 1))
+    rows = made.world.by_use["grouping"]
+    values = [spectrum(rows[ids]).values for ids in made.ids]
+    counts = [int((v >= 0.05 * v[0]).sum()) for v in values]
+
+    _, rank = exchange(made.round(), GroupingSettings(rank=rule, threshold=0.05, smallest_rank=1))
+
+    assert rank == min(counts)
+    assert 1 < rank < D
+
+
+def test_the_threshold_leaves_at_least_the_smallest_rank(bench):
+    how = GroupingSettings(rank="threshold", threshold=1.0, smallest_rank=3)
+
+    assert exchange(clients(bench, (40, 30), (0, 1)).round(), how)[1] == 3
+
+
+@pytest.mark.parametrize(("rule", "asked"), [("full", 6), (5, 5), ("auto", 3), ("threshold", 3)])
+def test_a_client_with_few_samples_caps_the_rank_with_a_warning(bench, caplog, rule, asked):
+    made = clients(bench, (40, 2, 50), (0, 0, 1))
+
+    similarity, rank = exchange(made.round(), GroupingSettings(rank=rule))
+
+    assert rank == 2
+    assert f"rank {asked} is capped at 2 for all clients: client 1" in caplog.text
+    assert np.abs(similarity - expected(made, 2)).max() <= wire_error(made, 2)
+
+
+@pytest.mark.parametrize("rule", ["auto", "full", 4])
+def test_a_client_with_one_sample_takes_part(bench, rule):
+    made = clients(bench, (40, 1, 50), (0, 0, 1))
+    context = made.round()
+
+    similarity, rank = exchange(context, GroupingSettings(rank=rule))
+
+    assert rank == 1
+    assert np.isfinite(similarity).all()
+    assert context.entry["bytes"]["up"]["eigenvectors"] == 3 * D * 1 * 4
+
+
+def test_full_rank_is_called_capped_when_every_client_is_small(bench, caplog):
+    _, rank = exchange(clients(bench, (4, 5), (0, 1)).round(), GroupingSettings(rank="full"))
+
+    assert rank == 4
+    assert "rank 6 is capped at 4" in caplog.text
+
+
+def test_enough_samples_warn_nobody(bench, caplog):
+    exchange(clients(bench, (40, 30), (0, 1)).round(), GroupingSettings(rank="full"))
+
+    assert not caplog.text
+
+
+def test_one_client_is_like_itself_and_sends_nothing_down(bench):
+    context = clients(bench, (40,), (0,)).round()
+
+    similarity, _ = exchange(context, GroupingSettings(rank=2))
+
+    assert similarity.tolist() == [[1.0]]
+    assert context.entry["bytes"]["down"] == {"eigenvectors": 0}
+
+
+# ---- the step --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linkage", ["average", "complete", "single"])
+def test_clients_of_one_task_are_one_group(bench, linkage):
+    made = clients(bench, (60, 60, 60, 60, 60), (0, 1, 0, 1, 1), groups=2)
+    context = made.round()
+
+    state = group_by_similarity(GroupingSettings(rank=3, linkage=linkage))(context, State())
+
+    assert state.groups == {0: 0, 1: 1, 2: 0, 3: 1, 4: 1}
+    assert all(type(group) is int for group in state.groups.values())
+    assert context.entry["groups"] == [0, 1, 0, 1, 1]
+    assert context.entry["rank"] == 3
+    assert np.array_equal(made.artifacts["similarity"], made.artifacts["similarity"].T)
+
+
+def test_the_number_of_groups_may_differ_from_the_number_of_tasks(bench):
+    made = clients(bench, (60, 60, 60, 60), (0, 0, 1, 1), groups=2)
+
+    state = group_by_similarity(GroupingSettings(rank=3, groups=4))(made.round(), State())
+
+    assert sorted(state.groups.values()) == [0, 1, 2, 3]
+
+
+def test_groups_keep_the_rest_of_the_state(bench):
+    made = clients(bench, (40, 30), (0, 1))
+
+    state = group_by_similarity(GroupingSettings())(made.round(), State(values={"a": 1}))
+
+    assert state.values == {"a": 1}
+
+
+# ---- settings --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"groups": 0}, "groups"),
+        ({"rank": 0}, "rank"),
+        ({"threshold": 1.5}, "threshold"),
+        ({"threshold": -0.1}, "threshold"),
+        ({"smallest_rank": 0}, "smallest_rank"),
+    ],
+)
+def test_impossible_settings_are_refused(wrong, field):
+    with pytest.raises(SettingError, match=field):
+        GroupingSettings(**wrong)
+
+
+def test_more_groups_than_clients_are_refused_before_the_run(bench):
+    config = clients(bench, (40, 30), (0, 1), groups=2).config
+
+    with pytest.raises(
+        ConfigError, match=r"method\.grouping\.groups is 3.*data\.partition\.clients is 2"
+    ):
+        GroupingSettings(groups=3).check(config, D)
+    GroupingSettings(groups=2).check(config, D)
+
+
+def test_a_rank_above_the_dimension_is_refused_before_the_run(bench):
+    config = clients(bench, (40, 30), (0, 1)).config
+
+    with pytest.raises(
+        ConfigError, match=r"method\.grouping\.rank is 7, above the feature dimension 6"
+    ):
+        GroupingSettings(rank=7).check(config, D)
+    for fine in (6, "full", "auto"):
+        GroupingSettings(rank=fine).check(config, D)
