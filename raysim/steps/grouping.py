@@ -24,8 +24,8 @@ from raysim.steps.arrays import on_device, to_numpy
 log = logging.getLogger(__name__)
 WIRE = np.float32
 """Type of what clients send: four bytes a number, as the papers count."""
-TILE_ROWS = 4096
-"""Eigenvectors per product; with d = 144 a tile is 2.4 MB and stays in the cache."""
+TILE_ROWS = 2048
+"""Eigenvectors per product; with d = 144 a tile is 1.2 MB and stays in the cache."""
 FLOAT32_RANGE = 1e-3
 """Where an eigenvalue is below this share of the largest, its relevance is computed in float64."""
 

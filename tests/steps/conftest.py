@@ -36,6 +36,23 @@ class FakeWorld:
         return self.test_images[chosen], self.test_labels[chosen]
 
 
+class SplitFederation(LocalFederation):
+    """The same clients in several cohorts, as on several actors."""
+
+    def __init__(self, records, spec, cut) -> None:
+        super().__init__(records, spec)
+        own = [[r for r in records if r.id in part] for part in cut]
+        self.parts = [LocalFederation(part, spec) for part in own]
+
+    def map(self, task, *, on=None, **arguments):
+        ids = self.clients if on is None else on
+        replies = {}
+        for part in self.parts:
+            mine = [k for k in ids if k in part.clients]
+            replies |= part.map(task, on=mine, **arguments) if mine else {}
+        return dict(sorted(replies.items()))
+
+
 class Bench:
     """Makes contexts; the given labels count as the true ones."""
 
@@ -51,8 +68,12 @@ class Bench:
         self.clean = (np.zeros(0, np.int64), np.zeros(0, np.int64))
         self.tasks = dict.fromkeys(range(len(labels)), tuple(range(classes)))
         self.artifacts: dict[str, np.ndarray] = {}
-        records = [ClientRecord(k, self.ids[k], self.labels[k]) for k in range(len(labels))]
-        self.federation = LocalFederation(records, SimpleNamespace(open=lambda: self.world))
+        self.federation = self.cut([range(len(labels))])
+
+    def cut(self, cohorts) -> SplitFederation:
+        """Return a new federation of these clients in these cohorts."""
+        records = [ClientRecord(k, self.ids[k], own) for k, own in enumerate(self.labels)]
+        return SplitFederation(records, SimpleNamespace(open=lambda: self.world), cohorts)
 
     def round(self, number: int = 0, *, last: bool = False) -> RoundContext:
         given = dict(enumerate(self.labels))

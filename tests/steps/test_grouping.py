@@ -11,14 +11,7 @@ from raysim.errors import ConfigError
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps import grouping
-from raysim.steps.grouping import (
-    GroupingSettings,
-    exchange,
-    group_by_similarity,
-    relevance_task,
-    vectors_task,
-)
+from raysim.steps.grouping import GroupingSettings, exchange, group_by_similarity
 
 D = 6
 
@@ -93,24 +86,18 @@ def test_no_label_is_touched(bench):
     assert np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("rule", [3, "full"])
-def test_a_row_has_the_same_bits_whoever_shares_the_actor(bench, monkeypatch, rule):
-    monkeypatch.setattr(grouping, "TILE_ROWS", 8)  # several tiles
+@pytest.mark.parametrize("rank", [3, "full"])
+@pytest.mark.parametrize(
+    "cut", [[(0, 1), (2, 3, 4)], [(4,), (1, 3), (0, 2)], [(k,) for k in range(5)]]
+)
+def test_the_bits_do_not_depend_on_who_shares_an_actor(bench, rank, cut):
     made = clients(bench, (40, 30, 50, 35, 44), (0, 0, 1, 1, 0))
-    context = made.round()
-    similarity, rank = exchange(context, GroupingSettings(rank=rule))
-    shared = {"how": GroupingSettings(rank=rule), "arrays": "numpy", "rank": rank}
-    vectors = made.federation.map(vectors_task, **shared)
-    rows = np.stack([v.T for v in vectors.values()])
-    handle = made.federation.put({"rows": np.ascontiguousarray(rows)})
+    together, _ = exchange(made.round(), GroupingSettings(rank=rank))
 
-    together = made.federation.map(relevance_task, others=handle, **shared)
-    alone = [
-        made.federation.map(relevance_task, on=[k], others=handle, **shared)[k] for k in range(5)
-    ]
+    made.federation = made.cut(cut)
+    apart, _ = exchange(made.round(), GroupingSettings(rank=rank))
 
-    assert all(np.array_equal(together[k], alone[k]) for k in range(5))
-    assert similarity[0, 1] == pytest.approx((together[0][1] + together[1][0]) / 2)
+    assert np.array_equal(together, apart)
 
 
 # ---- the common rank -------------------------------------------------------------------------
