@@ -16,6 +16,8 @@ from raysim.data.world import DriverData
 from raysim.environment import describe_environment
 from raysim.errors import CheckpointError, ConfigError
 from raysim.evaluator import Evaluator
+from raysim.models.params import num_parameters
+from raysim.models.zoo import dense_widths
 from raysim.protocols import Federation, Stage, State
 from raysim.runtime.coordinator import Coordinator, Listener
 from raysim.runtime.run_folder import RunFolder, records_digest
@@ -219,8 +221,6 @@ class Experiment:
 
 def _with_kernel(config: RunConfig) -> RunConfig:
     """Return the config with ``train.kernel`` decided, so that the saved file repeats the bits."""
-    from raysim.models.cohort import dense_widths
-
     train = config.train
     has_form = dense_widths(config.model, (1, 1, 1), 2) is not None and train.augment == "none"
     if train.kernel == "closed_form" and not has_form:
@@ -243,7 +243,9 @@ def make_federation(config: RunConfig, data: DriverData) -> Federation:
         return LocalFederation(records, spec)
     from raysim.runtime.ray.federation import RayFederation
 
-    return RayFederation(records, spec, config.runtime)
+    # Where training needs torch, actors and driver import it at the same time, while they start.
+    warm = () if config.train.kernel == "closed_form" else ("raysim.models.networks",)
+    return RayFederation(records, spec, config.runtime, warm=warm)
 
 
 def runtime_kind(config: RunConfig, data: DriverData) -> str:
@@ -257,9 +259,7 @@ def runtime_kind(config: RunConfig, data: DriverData) -> str:
     wants_actors = runtime.address is not None or runtime.actors != "auto" or runtime.per_actor.gpus
     if wants_actors:
         return "ray"
-    from raysim.models.params import layout
-
-    params = layout(config.model, data.image_shape, data.classes).num_trainable
+    params = num_parameters(config.model, data.image_shape, data.classes)
     samples = sum(len(ids) for ids in data.split.clients)
     work = 6.0 * params * samples * config.train.epochs * config.train.rounds
     return "local" if work < SMALL_JOB else "ray"

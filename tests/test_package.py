@@ -32,8 +32,9 @@ print("\\n" + json.dumps({"code": code, "loaded": sorted(sys.modules)}))
 def run_and_look(*arguments: str) -> tuple[int, set[str], str]:
     """Exit code, loaded modules and output of a command line in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, done.stderr
     *said, last = done.stdout.splitlines()
     seen = json.loads(last)
     return seen["code"], set(seen["loaded"]), "\n".join(said) + done.stderr

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, prod
+from math import ceil
 
 import numpy as np
 
 from raysim.models.training import TrainReport, TrainSettings
-from raysim.models.zoo import Logistic, Mlp, Model
 from raysim.protocols import Tree
 
 STACK_BYTES = 8_000_000
@@ -40,15 +39,6 @@ class Trained:
     places: tuple[int, ...]
     trainable: np.ndarray
     reports: tuple[TrainReport, ...]
-
-
-def dense_widths(model: Model, image_shape: Sequence[int], classes: int) -> tuple[int, ...] | None:
-    """Return the layer widths of a model that this module can train, else None."""
-    if isinstance(model, Logistic):
-        return (prod(image_shape), classes)
-    if isinstance(model, Mlp):
-        return (prod(image_shape), model.hidden, classes)
-    return None
 
 
 def train_cohort(

@@ -6,6 +6,8 @@ dataset.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Protocol
 
 from raysim.errors import ConfigError
@@ -175,6 +177,15 @@ class ResNet18:
 
 RESNET_SIDE = 9
 """Smallest side that leaves 2x2 maps after three halvings; batch norm of one sample needs them."""
+
+
+def dense_widths(model: Model, image_shape: Sequence[int], classes: int) -> tuple[int, ...] | None:
+    """Return the layer widths of a model made of dense layers and ReLU alone, else None."""
+    if isinstance(model, Logistic):
+        return (prod(image_shape), classes)
+    if isinstance(model, Mlp):
+        return (prod(image_shape), model.hidden, classes)
+    return None
 
 
 def _refuse_small(name: str, image_shape: ImageShape, side: int) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from raysim.models.cohort import dense_logits, dense_widths
+from raysim.models.cohort import dense_logits
 from raysim.models.evaluation import evaluate, score
 from raysim.models.threads import one_thread, torch_device
+from raysim.models.zoo import dense_widths
 from raysim.protocols import Client, Context, State, Tree
 from raysim.settings import check, settings
 

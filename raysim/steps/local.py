@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from raysim.errors import ClientFailed
-from raysim.models.cohort import Member, dense_widths, train_cohort
+from raysim.models.cohort import Member, train_cohort
 from raysim.models.threads import one_thread, torch_device
 from raysim.models.training import TrainSettings, train_client
+from raysim.models.zoo import dense_widths
 from raysim.protocols import Client, ClientId, Contribution, Stacked, Tree, runs_together
 from raysim.seeding import stream
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from raysim.models import cohort
-from raysim.models.cohort import Member, dense_logits, dense_widths, train_cohort
+from raysim.models.cohort import Member, dense_logits, train_cohort
 from raysim.models.evaluation import logits
 from raysim.models.params import initial_tree
 from raysim.models.training import TrainSettings, train_client
-from raysim.models.zoo import Logistic, Mlp, SmallCnn
+from raysim.models.zoo import Logistic, Mlp, SmallCnn, dense_widths
 from raysim.seeding import stream
 
 SHAPE, CLASSES = (5, 4, 1), 3

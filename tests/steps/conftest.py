@@ -37,7 +37,7 @@ class FakeWorld:
 
 
 class SplitFederation(LocalFederation):
-    """The same clients in several cohorts, as on several actors."""
+    """The same clients in several cohorts, as on several actors; for maps only."""
 
     def __init__(self, records, spec, cut) -> None:
         super().__init__(records, spec)
@@ -68,12 +68,13 @@ class Bench:
         self.clean = (np.zeros(0, np.int64), np.zeros(0, np.int64))
         self.tasks = dict.fromkeys(range(len(labels)), tuple(range(classes)))
         self.artifacts: dict[str, np.ndarray] = {}
-        self.federation = self.cut([range(len(labels))])
+        self._records = [ClientRecord(k, self.ids[k], own) for k, own in enumerate(self.labels)]
+        self._spec = SimpleNamespace(open=lambda: self.world)
+        self.federation = LocalFederation(self._records, self._spec)
 
     def cut(self, cohorts) -> SplitFederation:
         """Return a new federation of these clients in these cohorts."""
-        records = [ClientRecord(k, self.ids[k], own) for k, own in enumerate(self.labels)]
-        return SplitFederation(records, SimpleNamespace(open=lambda: self.world), cohorts)
+        return SplitFederation(self._records, self._spec, cohorts)
 
     def round(self, number: int = 0, *, last: bool = False) -> RoundContext:
         given = dict(enumerate(self.labels))

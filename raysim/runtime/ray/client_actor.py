@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,11 +33,20 @@ resolve = resolve_with(fetch, RayHandle)
 class ClientActor:
     """Hosts one client, or many. Rebuilt from these arguments when it is lost."""
 
-    def __init__(self, records: Sequence[ClientRecord], spec: WorldSpec, *, gpus: float) -> None:
+    def __init__(
+        self,
+        records: Sequence[ClientRecord],
+        spec: WorldSpec,
+        *,
+        gpus: float,
+        warm: Sequence[str] = (),
+    ) -> None:
         if not gpus:
             # Ray leaves this variable alone for actors without GPUs, and torch would then see
             # them all.
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        for module in warm:
+            importlib.import_module(module)
         self._cohort = Cohort(records, spec.open())
 
     def run(self, call: Call, num_servers: int) -> Any:

@@ -5,6 +5,7 @@ Clients in cohorts, partial sums to parameter servers, lost actors rebuilt.
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -46,13 +47,19 @@ class RayFederation:
     """Clients on actors. The driver sends one call per actor and keeps models behind handles."""
 
     def __init__(
-        self, records: Sequence[ClientRecord], spec: WorldSpec, runtime: RuntimeSettings
+        self,
+        records: Sequence[ClientRecord],
+        spec: WorldSpec,
+        runtime: RuntimeSettings,
+        *,
+        warm: Sequence[str] = (),
     ) -> None:
+        """Start the actors; they and this process import the modules ``warm`` meanwhile."""
         connect(runtime)
         records = sorted(records, key=lambda r: r.id)
         self.clients: Sequence[ClientId] = [r.id for r in records]
         cohorts = plan([len(r.sample_ids) for r in records], nodes(), runtime).cohorts
-        self._runtime, self._spec = runtime, spec
+        self._runtime, self._spec, self._warm = runtime, spec, tuple(warm)
         self._records = [[records[i] for i in members] for members in cohorts]
         self._home = {records[i].id: c for c, members in enumerate(cohorts) for i in members}
         self._committed: tuple[str, dict[str, list[ClientId]]] = ("", {})
@@ -63,6 +70,8 @@ class RayFederation:
         self.restarts = 0
         self._actors = [self._new_actor(c) for c in range(len(cohorts))]
         self._servers = [self._new_server() for _ in range(runtime.servers)]
+        for module in self._warm:
+            importlib.import_module(module)
         self._rows = self._wait_for_start()
 
     # ---- the Federation interface ----------------------------------------------------------
@@ -165,7 +174,7 @@ class RayFederation:
         cls = ray.remote(ClientActor).options(
             num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=0, scheduling_strategy="SPREAD"
         )
-        return cls.remote(self._records[cohort], self._spec, gpus=share.gpus)
+        return cls.remote(self._records[cohort], self._spec, gpus=share.gpus, warm=self._warm)
 
     def _new_server(self) -> Any:
         return ray.remote(ParameterServer).options(num_cpus=0, num_gpus=0, max_restarts=0).remote()

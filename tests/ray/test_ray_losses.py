@@ -1,0 +1,159 @@
+"""Killed actors: memory comes back from the commit plus replay, and nothing counts twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ray import cloudpickle
+
+from raysim.protocols import Contribution
+from raysim.runtime.checkpoint import tree_digest
+
+pytestmark = pytest.mark.ray
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import this file
+BIG = 300_000  # float32 values: far above what Ray sends inside a message
+
+
+def where_am_i(client, memory, arguments):
+    return memory, os.getpid()
+
+
+def own_pid():
+    return os.getpid()
+
+
+def remember(client, memory, arguments):
+    """Append to the memory; client ``who`` hangs until killed unless its marker exists."""
+    marker = arguments.get("marker")
+    if marker and client.id == arguments["who"] and not Path(marker).exists():
+        Path(marker).touch()
+        time.sleep(600)
+    seen = np.append(memory.get("seen", np.empty(0)), arguments["value"] * (client.id + 1))
+    return {"seen": seen}, seen.tolist()
+
+
+def contribute(client, memory, arguments):
+    values = np.random.default_rng(client.id).normal(size=BIG).astype(np.float32)
+    return memory, Contribution({"w": values}, 1.0)
+
+
+def hang_once(marker):
+    if not Path(marker).exists():
+        Path(marker).touch()
+        time.sleep(600)
+    return "done"
+
+
+def kill(federation, client=0):
+    """Kill the actor of a client; return when its process is gone."""
+    pid = federation.map(where_am_i, on=[client])[client]
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def kill_when(marker, pid):
+    """Kill a process as soon as a file appears."""
+    while not marker.exists():
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+
+
+def three_calls(federation):
+    """What three calls leave behind where nothing is lost."""
+    return [federation.map(remember, value=value) for value in (1.0, 2.0, 3.0)][-1]
+
+
+@pytest.mark.parametrize("commits", [(), (1.0,), (1.0, 2.0)], ids=["never", "first", "each"])
+def test_memory_survives_kills_between_calls(federate, local, tmp_path, commits):
+    federation = federate()
+    for value in (1.0, 2.0, 3.0):
+        replies = federation.map(remember, value=value)
+        if value in commits:
+            federation.commit(str(tmp_path), {})
+        kill(federation)
+
+    assert replies == three_calls(local)
+    assert replies[0] == [1.0, 2.0, 3.0]  # nothing lost, nothing twice
+    assert federation.restarts == 2  # nobody was asked after the third kill
+
+
+def test_a_call_in_flight_when_its_actor_dies_counts_once(federate, local, tmp_path):
+    federation = federate()
+    federation.map(remember, value=1.0)
+    federation.commit(str(tmp_path), {})
+    federation.map(remember, value=2.0)
+    pids, marker = federation.map(where_am_i), tmp_path / "in flight"
+    last = max(k for k in pids if list(pids.values()).count(pids[k]) > 1)  # others ran before it
+    killer = threading.Thread(target=kill_when, args=(marker, pids[last]))
+    killer.start()
+
+    replies = federation.map(remember, value=3.0, marker=str(marker), who=last)
+
+    killer.join()
+    assert replies == three_calls(local)
+    assert federation.restarts == 1
+
+
+def test_a_restored_run_survives_a_kill_before_its_first_commit(federate, local, tmp_path):
+    first = federate()
+    first.map(remember, value=1.0)
+    manifest = first.commit(str(tmp_path), {})
+    first.close()
+
+    second = federate(actors=3)
+    second.restore(str(tmp_path), manifest)
+    kill(second)
+    second.map(remember, value=2.0)
+    kill(second)
+
+    assert second.map(remember, value=3.0) == three_calls(local)
+
+
+def test_a_commit_gives_a_lost_actor_its_chances_back(federate, local, tmp_path):
+    federation = federate(max_restarts=1)
+    for value in (1.0, 2.0, 3.0):
+        replies = federation.map(remember, value=value)
+        federation.commit(str(tmp_path), {})
+        kill(federation)
+
+    assert replies == three_calls(local)
+
+
+def test_a_killed_server_changes_no_sum_and_loses_no_model(federate):
+    federation = federate(actors=2)
+    groups = dict.fromkeys(range(5), 0)
+    before = federation.reduce(contribute, groups=groups).groups[0].mean
+
+    os.kill(federation.serve(own_pid), signal.SIGKILL)
+    after = federation.reduce(contribute, groups=groups).groups[0].mean
+
+    assert federation.restarts == 1
+    assert tree_digest(federation.get(after)) == tree_digest(federation.get(before))
+
+
+def test_a_server_killed_while_it_works_does_the_work_again(federate, tmp_path):
+    federation, marker = federate(actors=1), tmp_path / "at work"
+    killer = threading.Thread(target=kill_when, args=(marker, federation.serve(own_pid)))
+    killer.start()
+
+    assert federation.serve(hang_once, marker=str(marker)) == "done"
+
+    killer.join()
+    assert federation.restarts == 1
+
+
+def test_rows_name_the_rebuilt_actor_not_the_dead_one(federate):
+    federation = federate(actors=2)
+    kill(federation)
+    pids = set(federation.map(where_am_i).values())
+
+    assert {row["pid"] for row in federation.describe() if row["role"] == "clients"} == pids
