@@ -182,6 +182,7 @@ def relabel_task(
     richer = vectors[:, :, : min(arguments["projection_rank"], width)]
     corrected, _ = apply_decisions(features, labels, decided, richer)  # lines 15-21
     new = to_numpy(corrected)
+    client.scratch.pop("class spectra", None)  # done with it: C x D x D numbers per client
     return {**memory, "labels": new}, {"labels": new, "decided": decided}
 
 

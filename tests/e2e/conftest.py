@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,3 +81,43 @@ def picture() -> Callable[[Path], dict[str, object]]:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+BASE = ("quickstart", "train.rounds=2", "train.epochs=1", "runtime.kind=local")
+"""The short run of this folder."""
+
+
+@pytest.fixture(scope="session")
+def _finished_run(_own_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from raysim.config import load_config
+    from raysim.experiment import Experiment
+
+    path = tmp_path_factory.mktemp("finished") / "run"
+    Experiment(load_config(BASE[0], [*BASE[1:], f"output={path}"])).run()
+    return path
+
+
+@pytest.fixture
+def base() -> tuple[str, ...]:
+    """Config and overrides of the run in ``old``."""
+    return BASE
+
+
+@pytest.fixture
+def old(_finished_run: Path, tmp_path: Path) -> Path:
+    """A finished run in a folder of its own: what bad input must not destroy."""
+    return Path(shutil.copytree(_finished_run, tmp_path / "old" / "run"))
+
+
+@pytest.fixture
+def refused() -> Callable[..., None]:
+    """Return a function that checks an error: exit code, text, one readable sentence."""
+
+    def check(said: Said, code: int, parts: Sequence[str]) -> None:
+        assert said.code == code, said.err
+        assert [part for part in parts if part not in said.err] == [], said.err
+        assert "Traceback" not in said.err + said.out
+        assert said.err.startswith("raysim: ")
+        assert said.out == ""
+
+    return check
