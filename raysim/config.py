@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
+from string import Formatter
 from typing import Any, Literal
 
 import yaml
@@ -64,11 +66,8 @@ class RunConfig:
             "must be letters, digits, '.', '_' or '-'",
             got=self.name,
         )
-        try:
-            self.run_dir()
-        except (KeyError, IndexError, ValueError) as wrong:
-            fields = "{name}, {method}, {dataset}, {seed}"
-            raise SettingError("output", f"may only use {fields}", self.output) from wrong
+        fields = "{name}, {method}, {dataset}, {seed}"
+        check(_is_template(self.output), "output", f"may only use {fields}", got=self.output)
 
     def run_dir(self) -> Path:
         """Return the run directory with the placeholders filled in."""
@@ -79,7 +78,17 @@ class RunConfig:
                 dataset=choice_name(self.data.dataset),
                 seed=self.seed,
             )
-        )
+        ).expanduser()
+
+
+def _is_template(text: str) -> bool:
+    """Whether the text is not empty and its placeholders are ours, without attributes."""
+    example = {"name": "a", "method": "a", "dataset": "a", "seed": 0}
+    try:
+        names = {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+        return bool(text) and names <= example.keys() and bool(text.format(**example))
+    except ValueError:
+        return False
 
 
 def choice_name(chosen: object) -> str:
@@ -90,8 +99,10 @@ def choice_name(chosen: object) -> str:
 def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
     """Return the checked config of a YAML file or mapping, with ``key=value`` overrides."""
     raw = dict(source) if isinstance(source, Mapping) else _read(Path(source))
-    for text in overrides:
-        _override(raw, text)
+    parsed = [_parse_override(text) for text in overrides]
+    # The key of a choice first: it replaces the section, whatever the order on the command line.
+    for path, value in sorted(parsed, key=lambda item: not _is_choice_key(item[0])):
+        _assign(raw, path, value)
     return _build(RunConfig, raw, "")
 
 
@@ -122,7 +133,9 @@ class _Loader(yaml.SafeLoader):
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for key_node, value_node in node.value:
-        key = loader.construct_object(key_node)
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise ConfigError(f"line {key_node.start_mark.line + 1}: {key!r} cannot be a key")
         if key in seen:
             line = key_node.start_mark.line + 1
             raise ConfigError(f"line {line}: {key!r} is given twice; keep one of them")
@@ -139,10 +152,10 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"{path}: base refers back to itself; remove one of the base lines")
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as wrong:
-        raise ConfigError(f"{path} is not readable YAML: {wrong}") from wrong
     except ConfigError as wrong:
         raise ConfigError(f"{path}: {wrong}") from wrong
+    except (yaml.YAMLError, ValueError, TypeError) as wrong:
+        raise ConfigError(f"{path} is not readable YAML: {wrong}") from wrong
     if raw is None:
         raw = {}
     if not isinstance(raw, dict):
@@ -150,8 +163,9 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     base = raw.pop("base", None)
     if base is None:
         return raw
-    under = _read(path.parent / str(base), (*seen, path.resolve()))
-    return _merge(under, raw, top=True)
+    beside = path.parent / str(base)
+    under = _read(beside if beside.is_file() else Path(str(base)), (*seen, path.resolve()))
+    return _merge(under, raw, "")
 
 
 def _find(path: Path) -> Path:
@@ -181,37 +195,70 @@ def config_files() -> list[Path]:
     return sorted(bundled_configs().rglob("*.yaml"))
 
 
-def _merge(under: Mapping[str, Any], over: Mapping[str, Any], top: bool = False) -> dict[str, Any]:
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Lay ``over`` on ``under``; a section that chooses another kind replaces the whole section."""
-    if not top and any(k in over and over[k] != under.get(k) for k in ("kind", "name")):
+    key = choice_keys().get(path)
+    if key is not None and over.get(key, under.get(key)) != under.get(key):
         return dict(over)
     merged = dict(under)
-    for key, value in over.items():
-        old = merged.get(key)
+    for name, value in over.items():
+        old, where = merged.get(name), _join(path, name)
+        if isinstance(old, str) and where in choice_keys():
+            old = {choice_keys()[where]: old}
         both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merge(old, value) if both else value  # type: ignore[arg-type]
+        merged[name] = _merge(old, value, where) if both else value  # type: ignore[arg-type]
     return merged
 
 
-def _override(raw: dict[str, Any], text: str) -> None:
+@lru_cache(maxsize=1)
+def choice_keys() -> dict[str, str]:
+    """Return the path of every choice with the key that names it: data.noise -> kind."""
+    found: dict[str, str] = {}
+
+    def walk(cls: type[Any], path: str) -> None:
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            where = _join(path, field.name)
+            if "registry" in field.metadata:
+                found[where] = field.metadata["registry"].key
+            elif dataclasses.is_dataclass(hints[field.name]):
+                walk(hints[field.name], where)
+
+    walk(RunConfig, "")
+    return found
+
+
+def _is_choice_key(path: str) -> bool:
+    section, _, last = path.rpartition(".")
+    return choice_keys().get(section) == last
+
+
+def _parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"override {text!r} is not of the form key=value, e.g. train.lr=0.1")
-    *sections, last = key.strip().split(".")
-    node = raw
+    try:
+        return key.strip(), yaml.load(value, Loader=_Loader)
+    except ConfigError as wrong:
+        raise ConfigError(f"override {key}: {wrong}") from wrong
+    except (yaml.YAMLError, ValueError, TypeError) as wrong:
+        raise ConfigError(f"override {key}: {value!r} is not readable YAML: {wrong}") from wrong
+
+
+def _assign(raw: dict[str, Any], path: str, value: Any) -> None:
+    """Set one value; another name for a choice drops the settings of the old one."""
+    *sections, last = path.split(".")
+    node, where = raw, ""
     for section in sections:
+        where = _join(where, section)
         inner = node.get(section)
-        if isinstance(inner, str):  # shorthand of a choice: dataset: synthetic
-            inner = {"=": inner}
+        if isinstance(inner, str) and where in choice_keys():  # shorthand: dataset: synthetic
+            inner = {choice_keys()[where]: inner}
         node[section] = dict(inner) if isinstance(inner, Mapping) else {}
         node = node[section]
-    try:
-        parsed = yaml.load(value, Loader=_Loader)
-    except yaml.YAMLError as wrong:
-        raise ConfigError(f"override {key}: {value!r} is not readable YAML: {wrong}") from wrong
-    if last in ("kind", "name") and sections:
-        node.pop("=", None)
-    node[last] = parsed
+    if _is_choice_key(path) and node.get(last) != value:
+        node.clear()
+    node[last] = value
 
 
 # ---- building ------------------------------------------------------------------------------
@@ -231,6 +278,10 @@ def _build(cls: type[Any], raw: object, path: str, what: str = "") -> Any:
                 f"{_join(path, str(key))} is not a setting{hint} "
                 f"(got {value!r}; {what or path or 'a config'} knows: {known})"
             )
+    for name, field in fields.items():
+        needed = field.default is field.default_factory is dataclasses.MISSING
+        if needed and name not in raw:
+            raise ConfigError(f"{_join(path, name)} is missing; {what or path} needs it")
     values = {
         name: _value(fields[name], hints[name], value, _join(path, name))
         for name, value in raw.items()
@@ -260,7 +311,7 @@ def _choose(registry: Registry[Any], value: object, path: str, *, optional: bool
     section = {registry.key: value} if isinstance(value, str) else value
     if not isinstance(section, Mapping):
         raise ConfigError(f"{path} must name a {registry.what}, got {value!r}")
-    name = section.get(registry.key, section.get("="))
+    name = section.get(registry.key)
     if not isinstance(name, str):
         names = ", ".join(registry.names())
         raise ConfigError(f"{path}.{registry.key} must be one of {names}; got {name!r}")
@@ -268,21 +319,30 @@ def _choose(registry: Registry[Any], value: object, path: str, *, optional: bool
         cls = registry.get(name)
     except ConfigError as wrong:
         raise ConfigError(f"{path}: {wrong}") from None
-    rest = {k: v for k, v in section.items() if k not in (registry.key, "=")}
+    rest = {k: v for k, v in section.items() if k != registry.key}
     return _build(cls, rest, path, what=f"{registry.what} {name}")
 
 
 def _leaf(hint: Any, value: object, path: str) -> Any:
+    words = [word for word in _words(hint) if isinstance(word, str)]
     try:
+        if isinstance(value, bool) and bool not in (hint, *typing.get_args(hint)):
+            kinds = "a word" if words else "a number"
+            raise ConfigError(f"{path} must be {kinds}, got {value!r}; yes and no are not")
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as wrong:
-        rule = wrong.errors()[0]["msg"].replace("Input should be", "must be")
-        options = [a for a in typing.get_args(hint) if isinstance(a, str)]
-        if typing.get_origin(hint) is not Literal:
-            options = []
-        raise ConfigError(
-            f"{path} {rule}, got {value!r}{did_you_mean(str(value), options)}"
-        ) from None
+        rules = [error["msg"].removeprefix("Input should be ") for error in wrong.errors()]
+        rule = " or ".join(dict.fromkeys(rules))
+        must = "" if rule.startswith(("Value", "Assertion")) else "must be "
+        hint_text = did_you_mean(str(value), words)
+        raise ConfigError(f"{path} {must}{rule}, got {value!r}{hint_text}") from None
+
+
+def _words(hint: Any) -> list[Any]:
+    """Every word a Literal inside the hint allows."""
+    if typing.get_origin(hint) is Literal:
+        return list(typing.get_args(hint))
+    return [word for inner in typing.get_args(hint) for word in _words(inner)]
 
 
 def _dump(value: Any) -> Any:

@@ -34,7 +34,7 @@ class Evaluator:
         """Score a grouping against the tasks."""
         found = np.array([groups[k] for k in sorted(groups)])
         tasks = self._task_of[sorted(groups)]
-        return {"ari": adjusted_rand(tasks, found), "purity": purity(tasks, found)}
+        return {"ari": adjusted_rand(found, tasks), "purity": purity(found, tasks)}
 
     def labels(self, corrected: Mapping[ClientId, np.ndarray]) -> dict[str, Any]:
         """Score corrected labels (metrics.md section 3).

@@ -63,7 +63,7 @@ class Registry(Generic[T]):
 
         def add(cls: C) -> C:
             known = self._classes.get(name)
-            if known is not None and known.__qualname__ != cls.__qualname__:
+            if known is not None and _origin(known) != _origin(cls):
                 raise ConfigError(f"{self.what} {name!r} is registered twice: {known} and {cls}")
             self._classes[name] = cls
             cls.choice_name = name  # type: ignore[attr-defined]
@@ -93,6 +93,10 @@ class Registry(Generic[T]):
         for module in pkgutil.iter_modules(getattr(home, "__path__", [])):
             importlib.import_module(f"{self._home}.{module.name}")
         self._loaded = True
+
+
+def _origin(cls: type[Any]) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
 
 
 def choice(registry: Registry[Any], default: str | None) -> Any:

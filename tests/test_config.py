@@ -210,6 +210,13 @@ def test_the_run_directory_fills_in_every_placeholder():
     assert config.run_dir().as_posix() == "out/digits/single/trial-007"
 
 
+def test_the_run_directory_may_start_at_home(monkeypatch, tmp_path):
+    # The shell leaves output=~/runs alone, because the tilde is not at the start of the word.
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert load_config("quickstart", ["output=~/runs"]).run_dir() == tmp_path / "runs"
+
+
 @pytest.mark.parametrize(
     "output", ["{model}", "{}", "{0}", "{name", "{seed:x9}", "{name.size}", "{name[first]}"]
 )

@@ -21,13 +21,13 @@ import click
 def command(
     config: str, overrides: tuple[str, ...], resume: bool, force: bool, quiet: bool, as_json: bool
 ) -> None:
-    r"""Run CONFIG (a YAML file or a bundled name, see `raysim ls configs`).
+    """Run CONFIG (a YAML file or a bundled name, see `raysim ls configs`).
 
     \b
     raysim run quickstart
     raysim run quickstart method.name=single train.rounds=5 seed=1
     raysim run quickstart data.noise='{kind: uniform, rho: 0.6}'
-    """
+    """  # noqa: D301 -- click reads the real \b character
     from raysim.cli.progress import log_to_terminal, show_progress
     from raysim.config import load_config
     from raysim.errors import ConfigError

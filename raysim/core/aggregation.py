@@ -82,7 +82,8 @@ def contributions(tree: Mapping[str, np.ndarray], weights: np.ndarray) -> ExactS
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.multiply(array, units, dtype=np.float64)
             np.rint(scaled, out=scaled)
-        bound = max(bound, _largest(scaled, array, name) * len(parts))
+        _largest(scaled, array, name)
+        bound = max(bound, _summed_bound(scaled))
         if bound > _LIMIT:
             raise OverflowError(f"entry {name!r}: {_too_large(bound)}")
         totals[name] = scaled.astype(np.int64).sum(axis=0)
@@ -133,6 +134,14 @@ def _largest(scaled: np.ndarray, array: np.ndarray, name: str) -> int:
     if largest > _LIMIT:
         raise OverflowError(f"entry {name!r}: {_too_large(largest)}")
     return int(largest)
+
+
+def _summed_bound(scaled: np.ndarray) -> int:
+    """Return the sum over axis 0 of each contribution's largest magnitude."""
+    if scaled.size == 0:
+        return 0
+    flat = scaled.reshape(len(scaled), -1)
+    return sum(int(x) for x in np.maximum(flat.max(axis=1), -flat.min(axis=1)))
 
 
 def _check_fit(a: ExactSum, b: ExactSum) -> None:

@@ -12,11 +12,13 @@ import json
 import logging
 import os
 import uuid
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format as npy
 
 from raysim.errors import CheckpointError
 from raysim.protocols import Tree
@@ -41,7 +43,7 @@ def tree_digest(tree: Tree) -> str:
     """Return the sha256 of names, types, shapes and bytes, in order of name."""
     digest = hashlib.sha256()
     for name in sorted(tree):
-        array = np.ascontiguousarray(tree[name])
+        array = np.asarray(tree[name], order="C")
         digest.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
         digest.update(array.data if array.size else b"")
     return digest.hexdigest()
@@ -50,13 +52,12 @@ def tree_digest(tree: Tree) -> str:
 def write_object(folder: str | Path, tree: Tree) -> str:
     """Store a tree under its digest and return the digest; an object that exists is left alone."""
     digest = tree_digest(tree)
-    path = Path(folder) / "objects" / f"{digest}.npz"
+    path = _object_path(folder, digest)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{digest}.{uuid.uuid4().hex}.part")
         with part.open("wb") as file:
-            arrays: dict[str, Any] = {name: np.asarray(value) for name, value in tree.items()}
-            np.savez(file, **arrays)
+            _write_npz(file, tree)
             file.flush()
             os.fsync(file.fileno())
         part.rename(path)
@@ -65,7 +66,7 @@ def write_object(folder: str | Path, tree: Tree) -> str:
 
 def read_object(folder: str | Path, digest: str) -> dict[str, np.ndarray]:
     """Return a stored tree; a missing or damaged object is an error that names the file."""
-    path = Path(folder) / "objects" / f"{digest}.npz"
+    path = _object_path(folder, digest)
     try:
         with np.load(path, allow_pickle=False) as file:
             tree = {name: file[name] for name in file.files}
@@ -87,7 +88,7 @@ def write_manifest(folder: str | Path, manifest: Mapping[str, Any]) -> None:
     text = json.dumps(manifest, sort_keys=True)
     signed = json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "manifest": manifest})
     newest = folder / MANIFEST
-    if newest.exists():
+    if _signed(newest) is not None:  # a damaged one must not push out the way back
         _replace(folder / PREVIOUS, newest.read_text(encoding="utf-8"))
     _replace(newest, signed)
     _forget_old(folder)
@@ -117,17 +118,36 @@ def objects_of(manifest: Mapping[str, Any]) -> set[str]:
 
 
 def _intact(folder: Path, path: Path) -> dict[str, Any] | None:
+    """Return the commit if it and all its objects are whole; a damaged object makes way."""
+    manifest = _signed(path)
+    for digest in sorted(objects_of(manifest)) if manifest is not None else ():
+        try:
+            read_object(folder, digest)
+        except CheckpointError as wrong:
+            log.warning("%s", wrong)
+            _object_path(folder, digest).unlink(missing_ok=True)
+            manifest = None
+    return manifest
+
+
+def _signed(path: Path) -> dict[str, Any] | None:
+    """Return a manifest whose checksum holds, else None."""
     try:
         signed = json.loads(path.read_text(encoding="utf-8"))
         manifest: dict[str, Any] = signed["manifest"]
         text = json.dumps(manifest, sort_keys=True)
-        if signed["sha256"] != hashlib.sha256(text.encode()).hexdigest():
-            return None
-        for digest in objects_of(manifest):
-            read_object(folder, digest)
-    except (OSError, ValueError, KeyError, TypeError, CheckpointError):
+        is_whole = signed["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return manifest
+    return manifest if is_whole else None
+
+
+def _write_npz(file: IO[bytes], tree: Tree) -> None:
+    """Write what ``numpy.load`` reads; ``numpy.savez`` refuses some names and accepts pickles."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, value in tree.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy.write_array(member, np.asarray(value), allow_pickle=False)
 
 
 def _replace(path: Path, text: str) -> None:
@@ -142,11 +162,14 @@ def _replace(path: Path, text: str) -> None:
 def _forget_old(folder: Path) -> None:
     keep: set[str] = set()
     for path in (folder / MANIFEST, folder / PREVIOUS):
-        if path.exists():
-            keep |= objects_of(json.loads(path.read_text(encoding="utf-8"))["manifest"])
+        keep |= objects_of(_signed(path) or {})
     for path in _files(folder / "objects"):
-        if path.stem.lstrip(".").split(".")[0] not in keep:
+        if path.suffix != ".npz" or path.stem not in keep:
             path.unlink(missing_ok=True)
+
+
+def _object_path(folder: str | Path, digest: str) -> Path:
+    return Path(folder) / "objects" / f"{digest}.npz"
 
 
 def _files(folder: Path) -> Iterable[Path]:

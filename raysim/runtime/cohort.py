@@ -70,9 +70,9 @@ class Cohort:
         arguments = {k: self._arguments(call, k, shared, resolve) for k in call.on}
         sums: dict[GroupId, Accumulator] = {}
         with single_threaded():
-            parts = self._together(call, arguments)
-            if parts is not None:
-                return Outcome(self._collect(call, parts, sums), _taken(sums), False)
+            together = self._together(call, arguments, sums)
+            if together is not None:
+                return Outcome(together, _taken(sums), False)
             replies, changed = self._one_by_one(call, arguments, sums)
         return Outcome(replies, _taken(sums), changed)
 
@@ -127,34 +127,43 @@ class Cohort:
             replies[k] = reply
         return replies, changed
 
-    def _together(self, call: Call, arguments: Mapping[ClientId, Any]) -> Iterator[Stacked] | None:
+    def _together(
+        self, call: Call, arguments: Mapping[ClientId, Any], sums: dict[GroupId, Accumulator]
+    ) -> dict[ClientId, Any] | None:
+        """Run the task's variant for many clients; None where it has none or passes."""
         together = getattr(call.task, "together", None)
         if together is None:
             return None
         clients = [self._clients[k] for k in call.on]
         memories = [self._memory[k] for k in call.on]
-        parts: Iterator[Stacked] | None = together(
-            clients, memories, [arguments[k] for k in call.on]
-        )
-        return parts
+        try:
+            parts = together(clients, memories, [arguments[k] for k in call.on])
+            return None if parts is None else self._collect(call, parts, sums)
+        except ClientFailed as wrong:
+            trace = wrong.trace or traceback.format_exc()
+            raise ClientFailed(wrong.client, wrong.task, wrong.reason, call.where, trace) from wrong
+        except RaysimError:
+            raise
+        except Exception:
+            self._one_by_one(call, arguments, {})  # the one that fails alone is the one to name
+            raise
 
     def _collect(
         self, call: Call, parts: Iterator[Stacked], sums: dict[GroupId, Accumulator]
     ) -> dict[ClientId, Any]:
         replies: dict[ClientId, Any] = {}
-        try:
-            for part in parts:
-                replies.update(zip(part.ids, part.replies, strict=True))
-                if call.groups is not None:
-                    self._add_stack(call.groups, part, sums)
-        except ClientFailed as wrong:
-            again = (wrong.client, wrong.task, wrong.reason, call.where, traceback.format_exc())
-            raise ClientFailed(*again) from wrong
+        for part in parts:
+            replies.update(zip(part.ids, part.replies, strict=True))
+            if call.groups is not None:
+                self._add_stack(call, call.groups, part, sums)
         return {k: replies[k] for k in call.on}
 
-    @staticmethod
     def _add_stack(
-        groups: Mapping[ClientId, GroupId], part: Stacked, sums: dict[GroupId, Accumulator]
+        self,
+        call: Call,
+        groups: Mapping[ClientId, GroupId],
+        part: Stacked,
+        sums: dict[GroupId, Accumulator],
     ) -> None:
         assert part.tree is not None
         assert part.weights is not None
@@ -164,7 +173,12 @@ class Cohort:
             every = len(rows) == len(own)
             tree = part.tree if every else {name: a[rows] for name, a in part.tree.items()}
             total = sums.setdefault(g, Accumulator())
-            total.add(contributions(tree, part.weights[rows]))
+            try:
+                total.add(contributions(tree, part.weights[rows]))
+            except (ValueError, OverflowError):  # one after another names the client it is about
+                for i in rows.tolist():
+                    one = {name: a[i] for name, a in part.tree.items()}
+                    self._add(call, part.ids[i], total, Contribution(one, float(part.weights[i])))
 
     def _attempt(self, call: Call, k: ClientId, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
         try:
@@ -179,7 +193,8 @@ class Cohort:
     def _add(self, call: Call, k: ClientId, total: Accumulator, reply: Any) -> Any:
         if not isinstance(reply, Contribution):
             got = type(reply).__name__
-            raise ClientFailed(k, call.task.__name__, f"reduce needs a Contribution, got {got}")
+            reason = f"reduce needs a Contribution, got {got}"
+            raise ClientFailed(k, call.task.__name__, reason, call.where)
         try:
             total.add(contribution(reply.tree, reply.weight))
         except (ValueError, OverflowError) as wrong:

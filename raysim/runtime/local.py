@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from raysim.core.aggregation import mean, weight_of
 from raysim.protocols import (
     ClientId,
@@ -33,6 +35,13 @@ class LocalHandle:
     def nbytes(self) -> int:
         """Bytes of the arrays."""
         return sum(a.nbytes for a in self.tree.values())
+
+
+def _kept(tree: dict[str, np.ndarray]) -> LocalHandle:
+    """Return a handle of read-only arrays: a task must not change what others get, as with Ray."""
+    for array in tree.values():
+        array.flags.writeable = False
+    return LocalHandle(tree)
 
 
 _resolve = resolve_with(lambda handle: handle.tree, LocalHandle)
@@ -74,7 +83,7 @@ class LocalFederation:
         call = Call(task, tuple(sorted(groups)), shared, each or {}, groups, self.where)
         outcome = self._cohort.run(call, _resolve)
         results = {
-            g: GroupResult(LocalHandle(mean(total)), weight_of(total))
+            g: GroupResult(_kept(mean(total)), weight_of(total))
             for g, total in sorted(outcome.sums.items())
         }
         return Reduced(results, outcome.replies)
@@ -85,8 +94,8 @@ class LocalFederation:
             return task(**_resolve(shared))
 
     def put(self, tree: Tree) -> Handle:
-        """Keep a tree."""
-        return LocalHandle(dict(tree))
+        """Keep a copy of a tree."""
+        return _kept({name: np.array(array) for name, array in tree.items()})
 
     def get(self, handle: Handle) -> Tree:
         """Return a kept tree."""

@@ -25,6 +25,7 @@ class ShareSettings:
 
     def __post_init__(self) -> None:
         for name, value in (("cpus", self.cpus), ("gpus", self.gpus)):
+            check(math.isfinite(value), name, "must be finite", got=value)
             check(value >= 0, name, "must not be negative", got=value)
             fine = math.isclose(value, round(value, 4), rel_tol=0, abs_tol=1e-9)
             check(fine, name, f"cannot be finer than {SMALLEST_SHARE}", got=value)
@@ -126,20 +127,47 @@ def balance(sizes: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
 
 def _does_not_fit(wanted: int, room: int, nodes: Sequence[Node], share: ShareSettings) -> str:
     have = "; ".join(f"{n.name}: {n.cpus:g} CPUs, {n.gpus:g} GPUs" for n in nodes) or "no node"
-    remedy = [f"lower runtime.actors to {room}"] if room else []
-    total_cpus, total_gpus = sum(n.cpus for n in nodes), sum(n.gpus for n in nodes)
-    if share.gpus and total_gpus == 0:
-        remedy.append("set runtime.per_actor.gpus to 0 (no GPU here)")
-    elif share.gpus:
-        remedy.append(f"lower runtime.per_actor.gpus to {_below(total_gpus / wanted)}")
-    if wanted * share.cpus > total_cpus:
-        remedy.append(f"lower runtime.per_actor.cpus to {_below(total_cpus / wanted)}")
+    remedies = [f"lower runtime.actors to {room}"] if room else []
+    smaller = _smaller_share(wanted, nodes, share)
+    changes = [] if smaller is None else _changes(share, smaller)
+    if changes:
+        remedies.append(" and ".join(changes))
     return (
         f"asked for {wanted} client actors of {share.cpus:g} CPUs and {share.gpus:g} GPUs each "
         f"(runtime.actors, runtime.per_actor); room for {room} exists ({have}); "
-        + " or ".join(remedy or ["add nodes"])
+        + (" or ".join(remedies) or "add nodes to the cluster")
     )
 
 
-def _below(value: float) -> str:
-    return f"{max(math.floor(value * 100) / 100, 0.001):g}"
+def _changes(share: ShareSettings, smaller: ShareSettings) -> list[str]:
+    changes = []
+    if smaller.cpus < share.cpus:
+        changes.append(f"lower runtime.per_actor.cpus to {smaller.cpus:g}")
+    if smaller.gpus == 0 < share.gpus:
+        changes.append("set runtime.per_actor.gpus to 0 (no GPU here)")
+    elif smaller.gpus < share.gpus:
+        changes.append(f"lower runtime.per_actor.gpus to {smaller.gpus:g}")
+    return changes
+
+
+def _smaller_share(
+    wanted: int, nodes: Sequence[Node], share: ShareSettings
+) -> ShareSettings | None:
+    """Return the largest share of which ``wanted`` fit, changing CPUs first, then GPUs too."""
+    gpus = [share.gpus]
+    if share.gpus:
+        most = [math.floor(1e4 / m) / 1e4 for m in range(1, wanted + 1)]
+        gpus += [g for g in (share.gpus - 1, *most) if 0 < g < share.gpus and _is_slice(g)]
+        gpus += [0.0] if not any(n.gpus >= 1 for n in nodes) else []
+    cpus = {math.floor(1e4 * n.cpus / m) / 1e4 for n in nodes for m in range(1, wanted + 1)}
+    smaller = sorted((c for c in cpus if 0.001 <= c < share.cpus), reverse=True)
+    for gpu in sorted(gpus, reverse=True):
+        for cpu in (share.cpus, *smaller):
+            candidate = ShareSettings(cpus=cpu, gpus=gpu)
+            if sum(node.slots(candidate) for node in nodes) >= wanted:
+                return candidate
+    return None
+
+
+def _is_slice(gpus: float) -> bool:
+    return gpus <= 1 or float(gpus).is_integer()

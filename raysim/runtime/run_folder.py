@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from raysim.errors import OutputError
+from raysim.errors import CheckpointError, OutputError
 
+OWN = ("config.yaml", "environment.json", "rounds.jsonl", "result.json", "run.log")
+OWN_FOLDERS = ("checkpoint", "artifacts")
 TIMES = ("seconds", "restarts")
 """Entries of a record that may differ between two runs with equal bits."""
 
@@ -31,6 +33,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         self._lock: FileLock | None = None
+        self._asked: tuple[bool, bool] | None = None
 
     @property
     def checkpoint(self) -> str:
@@ -49,6 +52,16 @@ class RunFolder:
 
     def check(self, *, resume: bool, force: bool) -> None:
         """Refuse what would lose or mix results; touches nothing."""
+        self._asked = (resume, force)
+        try:
+            self._check_state(resume=resume, force=force)
+        except OSError as wrong:
+            raise OutputError(
+                f"output {self.path} cannot be used ({wrong.strerror or wrong}); choose another"
+            ) from wrong
+        self._check_writable()
+
+    def _check_state(self, *, resume: bool, force: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"output {self.path} is a file; choose another output folder")
         if self.is_finished and not (resume or force):
@@ -65,11 +78,9 @@ class RunFolder:
             raise OutputError(
                 f"output {self.path} is not empty and not a run directory; choose another output"
             )
-        self._check_writable()
 
     def open(self, *, force: bool) -> None:
-        """Create and lock the directory; ``force`` empties it first."""
-        created = not self.path.exists()
+        """Create and lock the directory; ``force`` removes the files of an earlier run first."""
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.path / ".lock")
         try:
@@ -80,8 +91,14 @@ class RunFolder:
                 f"output {self.path} is in use by another process; wait for it or choose "
                 f"another output"
             ) from None
-        if force and not created:
-            for item in self._strangers():
+        if self._asked is not None:  # another process may have been faster than our start
+            try:
+                self._check_state(resume=self._asked[0], force=self._asked[1])
+            except OutputError:
+                self.close()
+                raise
+        if force:
+            for item in self._own():
                 shutil.rmtree(item) if item.is_dir() else item.unlink()
 
     def close(self) -> None:
@@ -122,15 +139,27 @@ class RunFolder:
     def records(self, count: int | None = None) -> list[dict[str, Any]]:
         """Return the first ``count`` records (default all)."""
         path = self.path / "rounds.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines[:count]]
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        lines = text.split("\n")[:-1]  # what has no newline was torn while it was written
+        try:
+            return [json.loads(line) for line in lines[:count]]
+        except ValueError as wrong:
+            raise CheckpointError(
+                f"{path} is damaged ({wrong}); start anew with --force, or restore it from a copy"
+            ) from wrong
 
     def keep_records(self, count: int) -> None:
         """Drop records of rounds that were not committed."""
         self.write("rounds.jsonl", "".join(json.dumps(r) + "\n" for r in self.records(count)))
 
+    def _own(self) -> list[Path]:
+        """Files and folders that a run writes."""
+        names = {*OWN, *OWN_FOLDERS, *(f".{name}.part" for name in OWN)}
+        return [p for p in self.path.iterdir() if p.name in names]
+
     def _strangers(self) -> list[Path]:
-        return [p for p in self.path.iterdir() if p.name != ".lock"]
+        own = {p.name for p in self._own()}
+        return [p for p in self.path.iterdir() if p.name not in own and p.name != ".lock"]
 
     def _check_writable(self) -> None:
         """Try it: permission bits do not tell the truth for root or on network drives."""

@@ -63,6 +63,13 @@ class CorrectionSettings:
                 f"data.server.per_class is {per_class}, but label correction needs clean images of "
                 "every class at the server; raise data.server.per_class or use a method without it"
             )
+        calibrates = None in (self.rank, self.projection_rank, self.threshold)
+        if calibrates and per_class == 1:
+            raise ConfigError(
+                "data.server.per_class is 1, but calibration halves the clean images of a class; "
+                "raise data.server.per_class, or set method.correction.rank, projection_rank and "
+                "threshold"
+            )
         for name in ("rank", "projection_rank"):
             value = getattr(self, name)
             if value is not None and value > dimension:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Strict
 
 from raysim.core.clustering import cluster
+from raysim.core.landmarks import choose_landmarks, group_by_landmarks, landmark_similarity
 from raysim.core.similarity import relevance, relevance_block, response_operator
 from raysim.core.spectra import Spectrum, spectrum, truncate
 from raysim.errors import ConfigError
-from raysim.protocols import Client, Context, Stacked, State, Step, Tree, runs_together
+from raysim.protocols import Client, ClientId, Context, Stacked, State, Step, Tree, runs_together
+from raysim.seeding import stream
 from raysim.settings import check, settings
 from raysim.steps.arrays import on_device, to_numpy
 
@@ -48,6 +50,9 @@ class GroupingSettings:
     smallest_rank: int = 3  # ours
     """With a threshold, at least this many eigenvectors are compared."""
     linkage: Literal["average", "complete", "single"] = "average"
+    landmarks: int | None = None
+    """L, clients that are compared with everyone: K L similarities instead of K^2, for K beyond
+    10,000. An approximation (``core.landmarks``); null: exact, all pairs."""
 
     def __post_init__(self) -> None:
         check(
@@ -63,13 +68,19 @@ class GroupingSettings:
         check(
             self.smallest_rank >= 1, "smallest_rank", "must be at least 1", got=self.smallest_rank
         )
+        check(
+            self.landmarks is None or self.landmarks >= 1,
+            "landmarks",
+            "must be at least 1, or null for all pairs",
+            got=self.landmarks,
+        )
 
     def count(self, config: Any) -> int:
         """Return M."""
         return int(config.data.partition.groups if self.groups is None else self.groups)
 
     def check(self, config: Any, dimension: int) -> None:
-        """Refuse more groups than clients and ranks above the feature dimension."""
+        """Refuse more groups than clients or landmarks, and ranks above the feature dimension."""
         count, clients = self.count(config), config.data.partition.clients
         if count > clients:
             where = "data.partition.groups" if self.groups is None else "method.grouping.groups"
@@ -77,6 +88,8 @@ class GroupingSettings:
                 f"{where} is {count}, but data.partition.clients is {clients}; every group needs a "
                 "client: raise data.partition.clients or lower the number of groups"
             )
+        if self.landmarks is not None:
+            _check_landmarks(self.landmarks, count, clients)
         if not isinstance(self.rank, str) and self.rank > dimension:
             raise ConfigError(
                 f"method.grouping.rank is {self.rank}, above the feature dimension {dimension} of "
@@ -84,39 +97,102 @@ class GroupingSettings:
             )
 
 
+def _check_landmarks(landmarks: int, groups: int, clients: int) -> None:
+    if landmarks < groups:
+        raise ConfigError(
+            f"method.grouping.landmarks is {landmarks}, but there are {groups} groups and each "
+            "needs a landmark; raise it (ten per group find equal groups), or set it to null"
+        )
+    if landmarks > clients:
+        raise ConfigError(
+            f"method.grouping.landmarks is {landmarks}, but data.partition.clients is {clients} "
+            "and landmarks are clients; lower it, or set it to null for the exact grouping"
+        )
+
+
 def group_by_similarity(how: GroupingSettings) -> Step:
     """Return the step that clusters clients by the similarity of their spectra."""
+    label = _label_all_pairs if how.landmarks is None else _label_by_landmarks
 
     def step(context: Context, state: State) -> State:
-        similarity, rank = exchange(context, how)
-        labels = cluster(similarity, how.count(context.config), linkage=how.linkage)  # HAC on R
+        labels = label(context, how)
         groups = dict(zip(context.federation.clients, labels.tolist(), strict=True))
-        context.artifact("similarity", similarity)
-        context.record(rank=rank)
         context.observe_groups(groups)
         return replace(state, groups=groups)
 
     return step
 
 
+def _label_all_pairs(context: Context, how: GroupingSettings) -> np.ndarray:
+    similarity, rank = exchange(context, how)
+    context.artifact("similarity", similarity)
+    context.record(rank=rank)
+    return cluster(similarity, how.count(context.config), linkage=how.linkage)  # HAC on R
+
+
+def _label_by_landmarks(context: Context, how: GroupingSettings) -> np.ndarray:
+    similarity, landmarks, rank = exchange_with_landmarks(context, how)
+    context.artifact("landmark_similarity", similarity)
+    context.artifact("landmarks", landmarks)
+    context.record(rank=rank, landmarks=len(landmarks))
+    return group_by_landmarks(similarity, landmarks, how.count(context.config), how.linkage)
+
+
 def exchange(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
     """Return the similarity matrix R (Eq. 6) of all clients and the common rank q."""
+    rows, rank = _uploaded(context, how)
+    count = len(rows)
+    context.sent("down", "eigenvectors", (count - 1) * rows.nbytes)  # relayed by the server
+    answers = _answers(context, how, context.federation.clients, rows)
+    context.sent("up", "relevance", count * (count - 1) * np.dtype(WIRE).itemsize)
+    return _symmetric_in_place(np.stack(answers)), rank
+
+
+def exchange_with_landmarks(
+    context: Context, how: GroupingSettings
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the landmarks' columns of R (K, L), their places among the clients, and the rank q.
+
+    Landmarks receive everyone's eigenvectors, the other clients only those of the landmarks.
+    """
+    assert how.landmarks is not None
+    rows, rank = _uploaded(context, how)
+    clients, count = context.federation.clients, how.landmarks
+    chosen = choose_landmarks(len(rows), count, stream(context.config.seed, "landmarks"))
+    others = np.setdiff1d(np.arange(len(rows)), chosen)
+    pairs = count * (len(rows) - 1) + len(others) * count  # (who answers, to whom), not oneself
+    context.sent("down", "eigenvectors", pairs * rows[0].nbytes)
+    of_landmarks = np.stack(_answers(context, how, [clients[i] for i in chosen], rows))
+    to_landmarks = np.empty((len(rows), count), dtype=WIRE)
+    to_landmarks[chosen] = of_landmarks[:, chosen]
+    if len(others):
+        to_landmarks[others] = _answers(context, how, [clients[i] for i in others], rows[chosen])
+    context.sent("up", "relevance", pairs * np.dtype(WIRE).itemsize)
+    return landmark_similarity(to_landmarks, of_landmarks, chosen), chosen, rank
+
+
+def _uploaded(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
+    """Return every client's eigenvectors as rows (K, Q, D), and the rank Q they agreed on."""
     federation = context.federation
     shared = {"how": how, "arrays": context.config.arrays}
     ranks = federation.map(spectrum_task, **shared)
     rank = min(ranks.values())  # one q for all: the smallest that every client can offer
-    _warn_if_capped(ranks, how)
     sent = federation.map(vectors_task, rank=rank, **shared)
-    vectors = np.stack(list(sent.values()))  # (K, D, Q)
-    count = len(federation.clients)
-    context.sent("up", "rank", count * 4)
-    context.sent("up", "eigenvectors", vectors.nbytes)
-    context.sent("down", "eigenvectors", (count - 1) * vectors.nbytes)  # relayed by the server
-    rows = np.ascontiguousarray(vectors.transpose(0, 2, 1))  # (K, Q, D)
+    rows = np.stack([vectors.T for vectors in sent.values()])
+    _warn_if_capped(ranks, how, dimension=rows.shape[2])
+    context.sent("up", "rank", len(rows) * 4)
+    context.sent("up", "eigenvectors", rows.nbytes)
+    return rows, rank
+
+
+def _answers(
+    context: Context, how: GroupingSettings, on: Sequence[ClientId], rows: np.ndarray
+) -> list[np.ndarray]:
+    """Return r(k, .) against ``rows`` for the clients ``on``, in order of their id."""
+    federation = context.federation
     handle = federation.put({"rows": rows})
-    answers = federation.map(relevance_task, rank=rank, others=handle, **shared)
-    context.sent("up", "relevance", count * (count - 1) * np.dtype(WIRE).itemsize)
-    return _symmetric_in_place(np.stack(list(answers.values()))), rank
+    shared = {"how": how, "arrays": context.config.arrays, "rank": rows.shape[1]}
+    return list(federation.map(relevance_task, on=on, others=handle, **shared).values())
 
 
 def _symmetric_in_place(r: np.ndarray) -> np.ndarray:
@@ -129,21 +205,12 @@ def _symmetric_in_place(r: np.ndarray) -> np.ndarray:
 
 def spectrum_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, int]:
     """Reply with the number of eigenvectors this client can offer."""
-    how: GroupingSettings = arguments["how"]
-    own = _spectrum(client, arguments["arrays"])
-    if how.rank == "full":
-        return memory, own.rank  # d, unless the client has fewer samples than that
-    if not isinstance(how.rank, str):
-        return memory, min(how.rank, own.rank)
-    values = to_numpy(own.values)
-    above = int(np.count_nonzero(values >= how.threshold * values[0]))
-    return memory, min(max(above, how.smallest_rank), own.rank)
+    return memory, int(_own(client, arguments).vectors.shape[1])
 
 
 def vectors_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
     """Reply with the top-q eigenvectors; eigenvalues stay here (Eq. 2)."""
-    own = _spectrum(client, arguments["arrays"])
-    return memory, to_numpy(truncate(own, arguments["rank"]).vectors).astype(WIRE)
+    return memory, _own(client, arguments).vectors[:, : arguments["rank"]]
 
 
 def relevance_together(
@@ -153,19 +220,20 @@ def relevance_together(
     shared = arguments[0]
     rows, arrays, rank = shared["others"]["rows"], shared["arrays"], shared["rank"]
     found = np.empty((len(clients), len(rows)), dtype=WIRE)
-    spectra = [_spectrum(client, arrays) for client in clients]
-    operators = [_operator(one, rank) for one in spectra]
-    per_tile = max(TILE_ROWS // rank, 1)
+    answering = [_answering(client, shared) for client in clients]
+    per_tile = min(max(TILE_ROWS // rank, 1), len(rows))
     for start in range(0, len(rows), per_tile):
         tile = _padded(rows[start : start + per_tile], per_tile)
         known = min(per_tile, len(rows) - start)
         sent = on_device(tile.reshape(per_tile * rank, -1), arrays)
-        for i, (own, operator) in enumerate(zip(spectra, operators, strict=True)):
-            if operator is None:
-                block = relevance(truncate(own, rank), _stack(sent, rank, arrays))
+        for i, own in enumerate(answering):
+            if isinstance(own, Spectrum):
+                block = relevance(own, _stack(sent, rank, arrays))
             else:
-                block = relevance_block(operator, own.values[:rank], sent)
+                block = relevance_block(own.operator, own.values[:rank], sent)
             found[i, start : start + known] = to_numpy(block)[:known]
+    for client in clients:
+        client.scratch.pop("own", None)  # its last use: R x D numbers per client
     yield Stacked(tuple(client.id for client in clients), tuple(found))
 
 
@@ -176,10 +244,46 @@ def relevance_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -
     return memory, part.replies[0]
 
 
-def _operator(own: Spectrum, rank: int) -> Any | None:
-    """Return the float32 operator of a client, or None where float32 would not do."""
+@dataclass(frozen=True, eq=False)
+class _Own:
+    """What a client keeps of its spectrum: a fifth of the whole, which can be made again."""
+
+    values: Any
+    """All eigenvalues (R,)."""
+    operator: Any
+    """``response_operator`` (R, D), float32."""
+    vectors: np.ndarray
+    """The eigenvectors it offers (D, Q), as they are sent."""
+
+
+def _own(client: Client, arguments: Mapping[str, Any]) -> _Own:
+    """Return what the client keeps, computed once per process."""
+    if "own" not in client.scratch:
+        full = _spectrum(client, arguments["arrays"])
+        offered = _num_offered(full, arguments["how"])
+        vectors = to_numpy(full.vectors[:, :offered]).astype(WIRE)
+        client.scratch["own"] = _Own(full.values, response_operator(full), vectors)
+    own: _Own = client.scratch["own"]
+    return own
+
+
+def _num_offered(full: Spectrum, how: GroupingSettings) -> int:
+    if how.rank == "full":
+        return full.rank  # d, unless the client has fewer samples than that
+    if not isinstance(how.rank, str):
+        return min(how.rank, full.rank)
+    values = to_numpy(full.values)
+    above = int(np.count_nonzero(values >= how.threshold * values[0]))
+    return min(max(above, how.smallest_rank), full.rank)
+
+
+def _answering(client: Client, arguments: Mapping[str, Any]) -> _Own | Spectrum:
+    """Return what answers for a client: float32, or the whole spectrum where that would not do."""
+    own, rank = _own(client, arguments), arguments["rank"]
     values = to_numpy(own.values)
-    return response_operator(own) if values[rank - 1] > FLOAT32_RANGE * values[0] else None
+    if values[rank - 1] > FLOAT32_RANGE * values[0]:
+        return own
+    return truncate(_spectrum(client, arguments["arrays"]), rank)
 
 
 def _padded(tile: np.ndarray, count: int) -> np.ndarray:
@@ -193,11 +297,11 @@ def _stack(rows: Any, rank: int, arrays: Any) -> Any:
     return on_device(np.ascontiguousarray(plain.transpose(0, 2, 1)), arrays)
 
 
-def _warn_if_capped(ranks: Mapping[int, int], how: GroupingSettings) -> None:
+def _warn_if_capped(ranks: Mapping[int, int], how: GroupingSettings, *, dimension: int) -> None:
     """Say when a client with few samples lowers the rank of everyone."""
     client, rank = min(ranks.items(), key=lambda item: (item[1], item[0]))
     wanted = {
-        "full": max(ranks.values()),
+        "full": dimension,
         "auto": how.smallest_rank,
         "threshold": how.smallest_rank,
     }
@@ -213,8 +317,5 @@ def _warn_if_capped(ranks: Mapping[int, int], how: GroupingSettings) -> None:
 
 
 def _spectrum(client: Client, arrays: Any) -> Spectrum:
-    """Return the client's spectrum, computed once per process (Eq. 2)."""
-    if "spectrum" not in client.scratch:
-        features = client.world.features("grouping", client.sample_ids)
-        client.scratch["spectrum"] = spectrum(on_device(features, arrays))
-    return client.scratch["spectrum"]
+    """Return all eigenpairs of the client's features (Eq. 2)."""
+    return spectrum(on_device(client.world.features("grouping", client.sample_ids), arrays))

@@ -5,6 +5,7 @@ Train the received model on its own images and its current labels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -103,7 +104,8 @@ def participants(
     clients: list[ClientId], train: TrainSettings, *, seed: int, round_id: int
 ) -> list[ClientId]:
     """Return the clients of this round: max(int(C N), 1), uniform without replacement."""
-    count = max(int(train.participation * len(clients)), 1)
+    share = train.participation * len(clients)
+    count = max(math.floor(share + 1e-9), 1)  # 0.29 * 100 is 28.999... in binary
     if count >= len(clients):
         return list(clients)
     rng = stream(seed, "participation", round_id)

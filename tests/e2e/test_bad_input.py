@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+
 @pytest.fixture
 def files(tmp_path):
     """Paths that cases refer to, in the folder ``files``."""
@@ -14,7 +15,9 @@ def files(tmp_path):
     images = np.full((20, 28, 28), np.nan, np.float32)
     labels = np.arange(20) % 10
     (folder / "nan").mkdir()
-    np.savez(folder / "nan" / "mnist.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    np.savez(
+        folder / "nan" / "mnist.npz", x_train=images, y_train=labels, x_test=images, y_test=labels
+    )
     return folder
 
 
@@ -24,22 +27,37 @@ CASES = {
         ["data.dataset=nosuch"],
         ["data.dataset", "unknown dataset 'nosuch'", "one of: cifar10"],
     ),
-    "misspelled dataset": (["data.dataset=digit"], ["data.dataset", "'digit'", "did you mean digits?"]),
+    "misspelled dataset": (
+        ["data.dataset=digit"],
+        ["data.dataset", "'digit'", "did you mean digits?"],
+    ),
     "unknown method": (["method=fbnll"], ["method", "'fbnll'", "did you mean fb_nll?"]),
     "unknown model": (["model=logistics"], ["model", "'logistics'", "did you mean logistic?"]),
     "unknown noise": (["data.noise=unifrm"], ["data.noise", "'unifrm'", "did you mean uniform?"]),
-    "unknown partition": (["data.partition=task"], ["data.partition", "'task'", "did you mean tasks?"]),
+    "unknown partition": (
+        ["data.partition=task"],
+        ["data.partition", "'task'", "did you mean tasks?"],
+    ),
     "unknown features": (["data.features=hogs"], ["data.features", "'hogs'", "did you mean hog?"]),
     "unknown key": (["nonsense=3"], ["nonsense is not a setting", "got 3", "remove it"]),
     "misspelled key": (
         ["data.noise.rte=0.1"],
         ["data.noise.rte is not a setting; did you mean rate?", "got 0.1"],
     ),
-    "misspelled section": (["trian.lr=0.1"], ["trian is not a setting; did you mean train?", "0.1"]),
+    "misspelled section": (
+        ["trian.lr=0.1"],
+        ["trian is not a setting; did you mean train?", "0.1"],
+    ),
     "no key=value": (["train.rounds"], ["'train.rounds'", "key=value"]),
-    "text for a number": (["train.rounds=many"], ["train.rounds", "'many'", "must be a valid integer"]),
+    "text for a number": (
+        ["train.rounds=many"],
+        ["train.rounds", "'many'", "must be a valid integer"],
+    ),
     "value for a section": (["train=5"], ["train must be a section", "got 5"]),
-    "rate out of range": (["data.noise.rate=1.5"], ["data.noise.rate", "got 1.5", "must be in [0, 1)"]),
+    "rate out of range": (
+        ["data.noise.rate=1.5"],
+        ["data.noise.rate", "got 1.5", "must be in [0, 1)"],
+    ),
     "negative lr": (["train.lr=-1"], ["train.lr", "got -1.0", "try 0.05"]),
     "lr not a number": (["train.lr=nan"], ["train.lr", "got nan", "try 0.05"]),
     "no round": (["train.rounds=0"], ["train.rounds", "got 0", "raise it"]),
@@ -96,7 +114,11 @@ CASES = {
     ),
     "no clean image": (
         ["data.server.per_class=0"],
-        ["data.server.per_class is 0", "clean images of every class", "raise data.server.per_class"],
+        [
+            "data.server.per_class is 0",
+            "clean images of every class",
+            "raise data.server.per_class",
+        ],
     ),
     "one clean image cannot be calibrated on": (
         ["data.server.per_class=1"],
@@ -120,9 +142,16 @@ CASES = {
     ),
     "correction rank above clean images": (
         ["method.correction.rank=21"],
-        ["method.correction.rank is 21", "20 clean images per class", "raise data.server.per_class"],
+        [
+            "method.correction.rank is 21",
+            "20 clean images per class",
+            "raise data.server.per_class",
+        ],
     ),
-    "cell larger than the image": (["data.features.cell=99"], ["data.features.cell", "got 99", "at most"]),
+    "cell larger than the image": (
+        ["data.features.cell=99"],
+        ["data.features.cell", "got 99", "at most"],
+    ),
     "NaN in a data file": (
         ["data.dataset=mnist", "data.root={files}/nan"],
         ["{files}/nan/mnist.npz", "x_train must be uint8", "got float32", "write the file again"],
@@ -135,7 +164,10 @@ CASES = {
         ["data.dataset={{name: synthetic, noise_std: 1e39}}", "data.features=pixels"],
         ["data.features", "pixels", "NaN or inf for training image 0", "check that image"],
     ),
-    "placeholder unknown": (["output=runs/{{nme}}"], ["output", "runs/{{nme}}", "may only use {{name}}"]),
+    "placeholder unknown": (
+        ["output=runs/{{nme}}"],
+        ["output", "runs/{{nme}}", "may only use {{name}}"],
+    ),
     "actors below one": (["runtime.actors=0"], ["runtime.actors", "got 0", "at least 1"]),
     "GPU slice too fine": (
         ["runtime.per_actor.gpus=0.00001"],
@@ -145,7 +177,10 @@ CASES = {
         ["runtime.address=auto"],
         ["runtime.address", "got 'auto'", "drop it"],
     ),
-    "config unknown": (["@quickstrat"], ["'quickstrat'", "did you mean quickstart?", "raysim ls configs"]),
+    "config unknown": (
+        ["@quickstrat"],
+        ["'quickstrat'", "did you mean quickstart?", "raysim ls configs"],
+    ),
     "config not YAML": (["@{files}/text"], ["{files}/text", "must hold settings", "got str"]),
 }
 

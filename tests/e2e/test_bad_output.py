@@ -19,7 +19,9 @@ import pytest
     ],
 )
 @pytest.mark.parametrize("flags", [(), ("--force",)], ids=["", "force"])
-def test_an_output_that_cannot_be_used_is_refused(cli, refused, base, picture, tmp_path, output, parts, flags):
+def test_an_output_that_cannot_be_used_is_refused(
+    cli, refused, base, picture, tmp_path, output, parts, flags
+):
     (tmp_path / "a file").write_text("precious")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "thesis.txt").write_text("precious")
@@ -45,7 +47,9 @@ def test_a_read_only_output_folder_is_refused(command, refused, base, picture, o
 
     said = command("run", *base, f"output={output}", *(["--force"] if where else []), prefix=prefix)
 
-    refused(said, 2, ["output", str(output), "cannot be written", "writable or choose another output"])
+    refused(
+        said, 2, ["output", str(output), "cannot be written", "writable or choose another output"]
+    )
     assert picture(folder) == before
     folder.chmod(0o755)
     old.chmod(0o755)
@@ -73,7 +77,9 @@ def test_a_folder_in_use_is_refused(cli, refused, base, picture, old):
 
 
 @pytest.mark.parametrize("state", ["finished", "unfinished"])
-def test_resuming_with_another_config_names_key_and_both_values(cli, refused, base, picture, old, state):
+def test_resuming_with_another_config_names_key_and_both_values(
+    cli, refused, base, picture, old, state
+):
     if state == "unfinished":
         (old / "result.json").unlink()
     before = picture(old)
@@ -87,7 +93,11 @@ def test_resuming_with_another_config_names_key_and_both_values(cli, refused, ba
 def test_resume_and_force_together_are_refused(cli, refused, base, picture, old):
     before = picture(old)
 
-    refused(cli("run", *base, f"output={old}", "--resume", "--force"), 2, ["--resume", "--force", "one of"])
+    refused(
+        cli("run", *base, f"output={old}", "--resume", "--force"),
+        2,
+        ["--resume", "--force", "one of"],
+    )
     assert picture(old) == before
 
 
@@ -109,9 +119,17 @@ RAY = ("quickstart", "train.rounds=2", "runtime.kind=ray")
     [
         (
             ["runtime.actors=9"],
-            ["asked for 9 client actors", "runtime.actors", "room for 8", "lower runtime.actors to 8"],
+            [
+                "asked for 9 client actors",
+                "runtime.actors",
+                "room for 8",
+                "lower runtime.actors to 8",
+            ],
         ),
-        (["runtime.actors=13"], ["runtime.actors is 13", "12 clients", "lower runtime.actors to 12"]),
+        (
+            ["runtime.actors=13"],
+            ["runtime.actors is 13", "12 clients", "lower runtime.actors to 12"],
+        ),
         (
             ["runtime.per_actor.gpus=0.5"],
             ["0.5 GPUs each", "runtime.per_actor", "0 GPUs", "set runtime.per_actor.gpus to 0"],
@@ -123,7 +141,9 @@ RAY = ("quickstart", "train.rounds=2", "runtime.kind=ray")
     ],
     ids=["actors", "more actors than clients", "GPUs", "CPUs"],
 )
-def test_what_does_not_fit_is_refused(cli, refused, base, picture, old, ray_session, overrides, parts):
+def test_what_does_not_fit_is_refused(
+    cli, refused, base, picture, old, ray_session, overrides, parts
+):
     before = picture(old)
 
     refused(cli("run", *RAY, f"output={old}", "--force", *overrides), 3, parts)
@@ -132,7 +152,9 @@ def test_what_does_not_fit_is_refused(cli, refused, base, picture, old, ray_sess
 
 @pytest.mark.ray
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nosuchhost.invalid:6379", "nonsense"])
-def test_an_address_without_a_cluster_is_refused_soon(command, refused, base, picture, old, address):
+def test_an_address_without_a_cluster_is_refused_soon(
+    command, refused, base, picture, old, address
+):
     before = picture(old)
 
     said = command("run", *RAY, f"output={old}", "--force", f"runtime.address={address}")

@@ -1,4 +1,4 @@
-"""Runs that are stopped or killed: the exit code, the checkpoint, and the same bits after --resume."""
+"""Stopped and killed runs: the exit code, the checkpoint, and the same bits after --resume."""
 
 from __future__ import annotations
 

@@ -69,7 +69,13 @@ def test_replies_come_in_order_of_client_id_whatever_finishes_first(federate):
     everyone = federation.map(late_first)
     some = federation.map(late_first, on=[4, 0, 2])
 
-    assert list(everyone.items()) == [(0, (0, 5)), (1, (1, 1)), (2, (2, 9)), (3, (3, 3)), (4, (4, 7))]
+    assert list(everyone.items()) == [
+        (0, (0, 5)),
+        (1, (1, 1)),
+        (2, (2, 9)),
+        (3, (3, 3)),
+        (4, (4, 7)),
+    ]
     assert list(some) == [0, 2, 4]
 
 
@@ -102,7 +108,9 @@ def test_a_reduce_has_the_bits_of_the_local_federation(federate, local, servers)
     assert ours.replies == theirs.replies == {k: {"group": g} for k, g in groups.items()}
     for g, result in ours.groups.items():
         assert result.weight == theirs.groups[g].weight
-        assert tree_digest(ray.get(result.mean.ref)) == tree_digest(local.get(theirs.groups[g].mean))
+        assert tree_digest(ray.get(result.mean.ref)) == tree_digest(
+            local.get(theirs.groups[g].mean)
+        )
 
 
 def test_models_do_not_pass_through_the_driver_in_a_reduce(federate, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import numpy as np
@@ -17,7 +18,7 @@ LOGISTIC = ("train.rounds=1", "train.epochs=1", "runtime={kind: ray, actors: 2}"
 
 
 def digests_task(client, memory, arguments):
-    """Reply with the sha256 of every integer array that this process can reach."""
+    """Reply with the sha256 of every integer array or list that this process can reach."""
     import gc
     import hashlib
     import sys
@@ -28,14 +29,21 @@ def digests_task(client, memory, arguments):
         return hashlib.sha256(np.ascontiguousarray(values, dtype=np.int64).tobytes()).hexdigest()
 
     found = set()
-    holders = [*gc.get_objects(), *sys._current_frames().values()]
-    for item in (held for holder in holders for held in gc.get_referents(holder)):
+    stack = [*gc.get_objects(), *sys._current_frames().values()]
+    stack = [held for holder in stack for held in gc.get_referents(holder)]
+    while stack:
+        item = stack.pop()
         if isinstance(item, np.ndarray) and item.dtype.kind in "iu" and 1 < item.size < 10**6:
             found.add(digest(item))
-        elif isinstance(item, list | tuple) and len(item) in arguments["sizes"]:
-            if all(type(value) is int for value in item):
-                found.add(digest(item))
+        if isinstance(item, list | tuple) and len(item) in arguments["sizes"]:
+            found |= {digest(item)} if all(type(value) is int for value in item) else set()
+        if isinstance(item, dict | tuple) and not gc.is_tracked(item):
+            stack.extend(gc.get_referents(item))  # the collector skips containers of plain values
     return memory, found
+
+
+def pid_task(client, memory, arguments):
+    return memory, os.getpid()
 
 
 def search(federation, data):
@@ -44,7 +52,8 @@ def search(federation, data):
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     sizes = {len(data.true_labels), *(len(ids) for ids in data.split.clients)}
-    return set().union(*federation.map(digests_task, sizes=sizes).values())
+    first = {pid: k for k, pid in federation.map(pid_task).items()}
+    return set().union(*federation.map(digests_task, on=first.values(), sizes=sizes).values())
 
 
 def digest(values):
@@ -63,7 +72,9 @@ def truths(data):
 )
 def test_no_actor_can_reach_a_true_label(ray_session, tmp_path, monkeypatch, method, stage):
     # Not after correction: labels that were all repaired equal the truth, and rightly so.
-    config = load_config("quickstart", [*LOGISTIC, f"method={method}", f"output={tmp_path / 'run'}"])
+    config = load_config(
+        "quickstart", [*LOGISTIC, f"method={method}", f"output={tmp_path / 'run'}"]
+    )
     data = DriverData(config.data, config.seed)
     federations, found = [], set()
 

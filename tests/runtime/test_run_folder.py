@@ -199,6 +199,14 @@ def test_closing_twice_is_harmless(folder):
     assert list(folder.path.iterdir()) == []
 
 
+def test_a_start_that_died_before_its_config_does_not_block_the_folder(folder):
+    folder.path.mkdir(parents=True)
+    for name in ("run.log", ".config.yaml.part"):
+        (folder.path / name).touch()
+
+    folder.check(resume=False, force=False)
+
+
 def test_a_file_that_cannot_be_written_leaves_the_old_one(folder):
     folder.open(force=False)
     folder.write("result.json", {"accuracy": 1})

@@ -126,6 +126,7 @@ def seconds_until(command: Sequence[str], marker: str) -> tuple[float, int]:
             for line in child.stdout:
                 if seen is None and marker in line:
                     seen = time.perf_counter() - started
+                    memory.sample()  # the process may end before the next sample
             child.wait()
         if seen is None or child.returncode:
             errors.seek(0)

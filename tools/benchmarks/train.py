@@ -17,13 +17,12 @@ from benchmarks.options import Options
 from benchmarks.report import Check, Report, compared, say
 from benchmarks.sides import Side, python_side, side
 from benchmarks.workloads import (
-    SIZES,
+    QUICK_CLIENTS,
     WORKLOADS,
     Workload,
     data_bytes,
     has_order,
     quick,
-    run_config,
 )
 
 WEIGHTS_DIFFER_BY = 1e-4
@@ -75,7 +74,7 @@ def peers() -> dict[str, str]:
     names = {"flower": "flwr", "pfl": "pfl"}
     there = {peer: importlib.util.find_spec(module) for peer, module in names.items()}
     return {
-        peer: "installed, not measured" if found else "not installed"
+        peer: "installed, but there is no adapter to measure it" if found else "not installed"
         for peer, found in there.items()
     }
 
@@ -203,12 +202,10 @@ def _check_ratios(workloads: list[Workload], report: Report, trip_s: float) -> N
 
 def _cost_against_clients(options: Options, report: Report, bare_bytes: int) -> None:
     """Add time per client at three K, and memory at the largest, on Ray without the plain loop."""
-    largest = WORKLOADS[-1]
-    sizes = tuple(quick(replace(largest, clients=k)).clients for k in SIZES)
-    sizes = sizes if options.quick else SIZES
-    samples = quick(largest).samples if options.quick else largest.samples
-    plans = [replace(largest, clients=k, per_round=k, samples=samples) for k in sizes]
-    say(f"cost against K: {', '.join(map(str, sizes))} clients of {samples} samples")
+    sizes = tuple(QUICK_CLIENTS.values() if options.quick else QUICK_CLIENTS)
+    like = quick(WORKLOADS[-1]) if options.quick else WORKLOADS[-1]
+    plans = [replace(like, clients=k, per_round=k) for k in sizes]
+    say(f"cost against K: {', '.join(map(str, sizes))} clients of {like.samples} samples")
     per_client: dict[int, list[float]] = {k: [] for k in sizes}
     with python_side("train_sides", kind="raysim") as maker:
         for plan in plans:

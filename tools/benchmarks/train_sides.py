@@ -90,6 +90,7 @@ class PlainSide:
 
     def __init__(self, workload: Mapping[str, Any]) -> None:
         import torch
+
         from raysim.data.world import DriverData
         from raysim.models.params import initial_tree
 
@@ -117,9 +118,9 @@ class PlainSide:
     ) -> dict[str, Any]:
         """Run rounds ``first`` to ``first + count - 1``; answer with the seconds of each."""
         import torch
-        from raysim.steps.local import participants
 
         from benchmarks.plain_loop import train_round
+        from raysim.steps.local import participants
 
         torch.set_num_threads(threads)
         train, seed = self._config.train, self._config.seed

@@ -39,13 +39,13 @@ WORKLOADS = (
     Workload("B logistic", 1000, 600, 100, rounds=10, target=0.22, limit=0.16),
     Workload("C logistic", 10_000, 60, 10_000, rounds=5, target=0.20, limit=0.10),
 )
-SIZES = (100, 1000, 10_000)
-"""K of the cost-against-K check; clients as in C."""
+QUICK_CLIENTS = {100: 20, 1000: 30, 10_000: 40}
+"""The numbers of clients, and what --quick makes of them."""
 
 
 def quick(workload: Workload) -> Workload:
     """Return the workload shrunk to seconds."""
-    clients = {100: 20, 1000: 30, 10_000: 40}[workload.clients]
+    clients = QUICK_CLIENTS[workload.clients]
     per_round = max(2, clients * workload.per_round // workload.clients)
     samples = 50 if workload.samples == 600 else 30
     small = {"clients": clients, "samples": samples, "per_round": per_round}

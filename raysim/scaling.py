@@ -1,0 +1,307 @@
+"""The large-K experiment of ``raysim scale``: FB-NLL end to end on synthetic clients, measured.
+
+Every number of clients is one ordinary run in ``K<k>/``; what it cost goes to ``scale.jsonl``.
+A size that was interrupted is measured anew, since a resumed run has no time of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+from raysim.config import RunConfig, load_config
+from raysim.errors import ConfigError, EnvironmentNotFit, Interrupted, OutputError
+from raysim.memory import PeakMemory
+from raysim.settings import check, settings
+
+PHASES = ("setup", "grouping", "correction", "round", "total")
+PICTURES = (".png", ".pdf", ".svg")
+CLASSES_PER_GROUP = 2
+CLEAN_PER_CLASS = 40
+LARGEST_SUBSPACE = 5
+Watch = Callable[[int, Any], AbstractContextManager[Any]]
+"""(number of clients, experiment) -> a context that yields the run's listener."""
+
+
+@settings
+class ScaleSettings:
+    """Sizes to measure, and what every client looks like."""
+
+    clients: tuple[int, ...]
+    dim: int = 64
+    samples: int = 60
+    groups: int = 5
+    rounds: int = 3
+    landmarks: int | None = None
+    actors: int | Literal["auto"] = "auto"
+    address: str | None = None
+    local: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check(len(self.clients) > 0, "--clients", "must name a number", got="", do="try 100,1000")
+        self._check_clients()
+        rules = (("samples", 4), ("groups", 2), ("rounds", 1), ("seed", 0))
+        for name, least in rules:
+            value = getattr(self, name)
+            check(value >= least, f"--{name}", f"must be at least {least}", got=value)
+        check(
+            self.dim >= CLASSES_PER_GROUP * self.groups,
+            "--dim",
+            f"must be at least {CLASSES_PER_GROUP * self.groups}, one direction per class",
+            got=self.dim,
+            do="raise it or lower --groups",
+        )
+        check(
+            self.landmarks is None or self.landmarks >= self.groups,
+            "--landmarks",
+            f"must be at least --groups ({self.groups}), one per group",
+            got=self.landmarks,
+            do="try ten per group",
+        )
+        alone = self.address is None and self.actors == "auto"
+        check(alone or not self.local, "--local", "has no actors", got="--actors or --address")
+
+    def _check_clients(self) -> None:
+        for count in self.clients:
+            least = max(self.groups, 1)
+            check(count >= least, "--clients", f"must be at least --groups ({least})", got=count)
+        twice = [k for k in self.clients if self.clients.count(k) > 1]
+        check(not twice, "--clients", "must name every number once", got=twice[:1])
+
+    def config(self, count: int, folder: Path) -> RunConfig:
+        """Return the config of the run with ``count`` clients.
+
+        Two classes per task, each near a subspace of its own, a quarter of the labels wrong. As
+        many eigenvectors are compared as a task has directions, so that a pair costs the same
+        for every K. Sizes up to ``landmarks`` are grouped exactly.
+        """
+        classes = CLASSES_PER_GROUP * self.groups
+        rank = min(LARGEST_SUBSPACE, self.dim // classes)
+        landmarks = self.landmarks if self.landmarks and self.landmarks < count else None
+        return load_config(
+            {
+                "name": "scale",
+                "seed": self.seed,
+                "data": {
+                    "dataset": {
+                        "name": "synthetic",
+                        "classes": classes,
+                        "dim": self.dim,
+                        "subspace_rank": rank,
+                        "per_class": -(-count * self.samples // classes) + CLEAN_PER_CLASS,
+                        "data_seed": self.seed,
+                    },
+                    "features": "pixels",
+                    "partition": {"kind": "tasks", "clients": count, "groups": self.groups},
+                    "noise": {"kind": "class_dependent", "rate": 0.25},
+                    "server": {"per_class": CLEAN_PER_CLASS},
+                },
+                "model": "logistic",
+                "train": {"rounds": self.rounds, "epochs": 1},
+                "evaluate": {"every": self.rounds},
+                "method": {
+                    "name": "fb_nll",
+                    "grouping": {
+                        "rank": min(CLASSES_PER_GROUP * rank, self.samples),
+                        "landmarks": landmarks,
+                    },
+                },
+                "runtime": {
+                    "kind": "local" if self.local else "ray",
+                    "actors": self.actors,
+                    "address": self.address,
+                },
+                "output": str(folder).replace("{", "{{").replace("}", "}}"),
+            }
+        )
+
+
+def parse_clients(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list like ``100,1000,10000``."""
+    numbers = []
+    for part in text.split(","):
+        if not part.strip().isdecimal():
+            raise ConfigError(
+                f"--clients must be whole numbers with commas between them, got {part.strip()!r} "
+                f"in {text!r}; write for example --clients 100,1000"
+            )
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+def parse_actors(text: str) -> int | Literal["auto"]:
+    """Return "auto" or the number of actors."""
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"--actors must be auto or at least 1, got {text!r}; leave it out")
+    return int(text)
+
+
+def run_scale(how: ScaleSettings, out: Path, *, watch: Watch | None = None) -> dict[str, Any]:
+    """Measure the sizes that ``out`` does not hold yet; return the rows of all of them."""
+    configs = {count: how.config(count, out / f"K{count}") for count in sorted(how.clients)}
+    for config in configs.values():
+        dimensions = {"grouping": how.dim, "correction": how.dim}
+        config.method.check(config, classes=CLASSES_PER_GROUP * how.groups, dimensions=dimensions)
+    arguments = _plain(how)
+    rows = {row["clients"]: row for row in _open(out, arguments)}
+    missing = [count for count in configs if count not in rows]
+    start_s = _start(how, configs[missing[0]]) if missing else 0.0
+    for count in missing:
+        try:
+            rows[count] = _measure(count, configs[count], watch or _unwatched)
+        except (Interrupted, KeyboardInterrupt) as stop:
+            raise Interrupted(
+                f"stopped at {count} clients; {len(rows)} of {len(configs)} sizes are in {out}, "
+                "the same command goes on with the others"
+            ) from stop
+        lines = [json.dumps(rows[k]) + "\n" for k in sorted(rows)]
+        _write(out / "scale.jsonl", "".join(lines))
+    return {
+        "arguments": arguments,
+        "out": str(out),
+        "start_s": round(start_s, 3),
+        "rows": [rows[count] for count in configs],
+    }
+
+
+def _plain(how: ScaleSettings) -> dict[str, Any]:
+    arguments = dataclasses.asdict(how)  # type: ignore[call-overload]
+    return {**arguments, "clients": sorted(how.clients)}
+
+
+def _open(out: Path, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows that are there; refuse a folder of something else."""
+    head = out / "scale.json"
+    if not head.is_file():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise OutputError(
+                f"--out {out} exists and holds no scale run; choose an empty or new folder"
+            )
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            _write(head, json.dumps(arguments, indent=2) + "\n")
+        except OSError as wrong:
+            raise OutputError(f"--out {out} cannot be written: {wrong}; choose another") from wrong
+        return []
+    before = json.loads(head.read_text(encoding="utf-8"))
+    other = sorted(k for k in arguments if before.get(k) != arguments[k])
+    if other:
+        found = ", ".join(f"{k} {before.get(k)} there and {arguments[k]} here" for k in other)
+        raise OutputError(
+            f"--out {out} holds a scale run with other arguments: {found}; choose another --out"
+        )
+    rows = out / "scale.jsonl"
+    lines = rows.read_text(encoding="utf-8").splitlines() if rows.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file completely or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def _start(how: ScaleSettings, config: RunConfig) -> float:
+    """Pay once what every process pays, so that the smallest size does not; return the seconds."""
+    started = time.perf_counter()
+    for module in ("scipy.cluster.hierarchy", "sklearn.metrics", "raysim.experiment"):
+        importlib.import_module(module)
+    if not how.local:
+        from raysim.runtime.ray.session import connect
+
+        connect(config.runtime)
+    return time.perf_counter() - started
+
+
+def _unwatched(count: int, experiment: Any) -> AbstractContextManager[Any]:
+    return nullcontext(lambda event: None)
+
+
+def _measure(count: int, config: RunConfig, watch: Watch) -> dict[str, Any]:
+    """Run one size and return its row."""
+    from raysim.experiment import Experiment
+
+    experiment = Experiment(config)
+    with PeakMemory() as memory, watch(count, experiment) as listener:
+        started = time.perf_counter()
+        summary = experiment.run(force=True, listeners=[listener]).summary
+        total = time.perf_counter() - started
+    times: dict[str, list[float]] = {}
+    for record in experiment.folder.records():
+        times.setdefault(record["stage"], []).append(record["seconds"])
+    seconds = {
+        "setup": summary["seconds"]["setup"],
+        "grouping": times["group"][0],
+        "correction": times["correct"][0],
+        "round": statistics.median(times["train"]),
+        "total": round(total, 3),
+    }
+    actors = experiment.folder.read("environment.json")["actors"]
+    return {
+        "clients": count,
+        "landmarks": config.method.grouping.landmarks,  # type: ignore[attr-defined]
+        "actors": sum(row["role"] == "clients" for row in actors),
+        "seconds": seconds,
+        "ms_per_client": {phase: round(1e3 * s / count, 4) for phase, s in seconds.items()},
+        "bytes_per_client": {d: round(n / count) for d, n in summary["bytes"].items()},
+        "peak_bytes": memory.peak_bytes,
+        "ari": summary["ari"],
+        "noise_before": summary["labels"]["noise_before"],
+        "noise_after": summary["labels"]["noise_after"],
+        "accuracy": summary["accuracy"]["mean"],
+        "run_dir": summary["run_dir"],
+    }
+
+
+def check_plot(path: Path) -> None:
+    """Refuse a picture that could not be drawn after the runs."""
+    if path.suffix not in PICTURES:
+        raise ConfigError(
+            f"--plot must end in {', '.join(PICTURES)}, got {str(path)!r}; write FILE.png"
+        )
+    if not path.parent.is_dir():
+        raise OutputError(f"--plot {path}: there is no folder {path.parent}; make it first")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise EnvironmentNotFit(
+            "--plot needs matplotlib, which is not installed; pip install matplotlib, or leave "
+            "--plot out and draw scale.jsonl yourself"
+        )
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw seconds per phase and peak memory against the number of clients, on log axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    times, memory = figure.subplots(1, 2)
+    counts = [row["clients"] for row in rows]
+    for phase in PHASES:
+        times.plot(counts, [row["seconds"][phase] for row in rows], marker="o", label=phase)
+    times.set(xscale="log", yscale="log", xlabel="clients", ylabel="seconds")
+    times.legend()
+    for label, values in _sizes(rows).items():
+        memory.plot(counts, values, marker="o", label=label)
+    memory.set(xscale="log", yscale="log", xlabel="clients", ylabel="MB")
+    memory.legend()
+    figure.savefig(path, dpi=150)
+
+
+def _sizes(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    sizes = {
+        f"{direction} per client": [row["bytes_per_client"][direction] / 1e6 for row in rows]
+        for direction in ("up", "down")
+    }
+    if all(row["peak_bytes"] is not None for row in rows):
+        sizes["peak memory"] = [row["peak_bytes"] / 1e6 for row in rows]
+    return sizes
