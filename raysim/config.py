@@ -68,6 +68,10 @@ class RunConfig:
         )
         fields = "{name}, {method}, {dataset}, {seed}"
         check(_is_template(self.output), "output", f"may only use {fields}", got=self.output)
+        try:
+            self.run_dir()
+        except RuntimeError as wrong:  # ~somebody
+            raise SettingError("output", "must begin in a home that exists", self.output) from wrong
 
     def run_dir(self) -> Path:
         """Return the run directory with the placeholders filled in."""
@@ -87,7 +91,7 @@ def _is_template(text: str) -> bool:
     try:
         names = {name for _, name, _, _ in Formatter().parse(text) if name is not None}
         return bool(text) and names <= example.keys() and bool(text.format(**example))
-    except ValueError:
+    except (LookupError, ValueError):  # {seed:{width}} looks up width
         return False
 
 
@@ -99,10 +103,10 @@ def choice_name(chosen: object) -> str:
 def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
     """Return the checked config of a YAML file or mapping, with ``key=value`` overrides."""
     raw = dict(source) if isinstance(source, Mapping) else _read(Path(source))
-    parsed = [_parse_override(text) for text in overrides]
-    # The key of a choice first: it replaces the section, whatever the order on the command line.
-    for path, value in sorted(parsed, key=lambda item: not _is_choice_key(item[0])):
-        _assign(raw, path, value)
+    given: set[str] = set()
+    for path, value in map(_parse_override, overrides):
+        _assign(raw, path, value, given)
+        given.add(path)
     return _build(RunConfig, raw, "")
 
 
@@ -146,8 +150,8 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    path = _find(path)
+def _read(path: Path, folder: Path = Path(), seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    path = _find(path, folder)
     if path.resolve() in seen:
         raise ConfigError(f"{path}: base refers back to itself; remove one of the base lines")
     try:
@@ -163,15 +167,14 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     base = raw.pop("base", None)
     if base is None:
         return raw
-    beside = path.parent / str(base)
-    under = _read(beside if beside.is_file() else Path(str(base)), (*seen, path.resolve()))
+    under = _read(Path(str(base)), path.parent, (*seen, path.resolve()))
     return _merge(under, raw, "")
 
 
-def _find(path: Path) -> Path:
-    """Return the file, or the bundled config of that name."""
-    if path.is_file():
-        return path
+def _find(path: Path, folder: Path) -> Path:
+    """Return the file (relative to ``folder``), or the bundled config of that name."""
+    if (folder / path).is_file():
+        return folder / path
     known = {p.relative_to(bundled_configs()).with_suffix("").as_posix(): p for p in config_files()}
     name = path.with_suffix("").as_posix() if path.suffix in (".yaml", ".yml") else path.as_posix()
     if name in known:
@@ -245,8 +248,8 @@ def _parse_override(text: str) -> tuple[str, Any]:
         raise ConfigError(f"override {key}: {value!r} is not readable YAML: {wrong}") from wrong
 
 
-def _assign(raw: dict[str, Any], path: str, value: Any) -> None:
-    """Set one value; another name for a choice drops the settings of the old one."""
+def _assign(raw: dict[str, Any], path: str, value: Any, given: set[str]) -> None:
+    """Set one value; another name for a choice drops the old one's settings, not ``given`` ones."""
     *sections, last = path.split(".")
     node, where = raw, ""
     for section in sections:
@@ -257,7 +260,8 @@ def _assign(raw: dict[str, Any], path: str, value: Any) -> None:
         node[section] = dict(inner) if isinstance(inner, Mapping) else {}
         node = node[section]
     if _is_choice_key(path) and node.get(last) != value:
-        node.clear()
+        for name in [n for n in node if _join(where, n) not in given]:
+            del node[name]
     node[last] = value
 
 

@@ -50,6 +50,19 @@ class WorkerLost(RaysimError):
     """An actor died more often than ``runtime.max_restarts`` allows."""
 
 
+class ServerFailed(RaysimError):
+    """A function that ran beside a parameter server raised."""
+
+    def __init__(self, task: str, reason: str, where: str = "", trace: str = "") -> None:
+        self.task, self.reason, self.where, self.trace = task, reason, where, trace
+        place = f" in {where}" if where else ""
+        super().__init__(f"the server failed{place} while running {task}: {reason}")
+
+    def __reduce__(self) -> tuple[type[ServerFailed], tuple[object, ...]]:
+        """Rebuild from the fields."""
+        return type(self), (self.task, self.reason, self.where, self.trace)
+
+
 class ClientFailed(RaysimError):
     """A client's task raised; carries who, where, and the original traceback."""
 

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 import json
+import os
 import statistics
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
+from filelock import FileLock, Timeout
+
 from raysim.config import RunConfig, load_config
 from raysim.errors import ConfigError, EnvironmentNotFit, Interrupted, OutputError
-from raysim.memory import PeakMemory
 from raysim.settings import check, settings
 
 PHASES = ("setup", "grouping", "correction", "round", "total")
@@ -26,6 +30,7 @@ PICTURES = (".png", ".pdf", ".svg")
 CLASSES_PER_GROUP = 2
 CLEAN_PER_CLASS = 40
 LARGEST_SUBSPACE = 5
+SAMPLE_EVERY_S = 0.5
 Watch = Callable[[int, Any], AbstractContextManager[Any]]
 """(number of clients, experiment) -> a context that yields the run's listener."""
 
@@ -46,12 +51,10 @@ class ScaleSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check(len(self.clients) > 0, "--clients", "must name a number", got="", do="try 100,1000")
+        for name, least in (("samples", 4), ("groups", 2), ("rounds", 1), ("seed", 0)):
+            value, rule = getattr(self, name), f"must be at least {least}"
+            check(value >= least, f"--{name}", rule, got=value, do="raise it")
         self._check_clients()
-        rules = (("samples", 4), ("groups", 2), ("rounds", 1), ("seed", 0))
-        for name, least in rules:
-            value = getattr(self, name)
-            check(value >= least, f"--{name}", f"must be at least {least}", got=value)
         check(
             self.dim >= CLASSES_PER_GROUP * self.groups,
             "--dim",
@@ -67,14 +70,19 @@ class ScaleSettings:
             do="try ten per group",
         )
         alone = self.address is None and self.actors == "auto"
-        check(alone or not self.local, "--local", "has no actors", got="--actors or --address")
+        given = "--actors or --address beside it"
+        check(alone or not self.local, "--local", "has no actors", got=given, do="drop one of them")
 
     def _check_clients(self) -> None:
-        for count in self.clients:
-            least = max(self.groups, 1)
-            check(count >= least, "--clients", f"must be at least --groups ({least})", got=count)
-        twice = [k for k in self.clients if self.clients.count(k) > 1]
-        check(not twice, "--clients", "must name every number once", got=twice[:1])
+        name, counts = "--clients", self.clients
+        check(len(counts) > 0, name, "must name a number", got=counts, do="try 100,1000")
+        least, rule = min(counts), f"must be at least --groups ({self.groups})"
+        check(least >= self.groups, name, rule, got=least, do="raise it or lower --groups")
+        twice = [k for k in counts if counts.count(k) > 1]
+        check(not twice, name, "must name a number once", got=list(counts), do="drop one of them")
+        few = f"must be at most the smallest of --clients ({least}): an actor hosts a client"
+        fits = self.actors == "auto" or self.actors <= least
+        check(fits, "--actors", few, got=self.actors, do="lower it or leave it out")
 
     def config(self, count: int, folder: Path) -> RunConfig:
         """Return the config of the run with ``count`` clients.
@@ -142,7 +150,7 @@ def parse_actors(text: str) -> int | Literal["auto"]:
     if text == "auto":
         return "auto"
     if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"--actors must be auto or at least 1, got {text!r}; leave it out")
+        raise ConfigError(f"--actors must be auto or at least 1, got {text!r}; correct it")
     return int(text)
 
 
@@ -152,56 +160,63 @@ def run_scale(how: ScaleSettings, out: Path, *, watch: Watch | None = None) -> d
     for config in configs.values():
         dimensions = {"grouping": how.dim, "correction": how.dim}
         config.method.check(config, classes=CLASSES_PER_GROUP * how.groups, dimensions=dimensions)
-    arguments = _plain(how)
-    rows = {row["clients"]: row for row in _open(out, arguments)}
-    missing = [count for count in configs if count not in rows]
-    start_s = _start(how, configs[missing[0]]) if missing else 0.0
-    for count in missing:
-        try:
-            rows[count] = _measure(count, configs[count], watch or _unwatched)
-        except (Interrupted, KeyboardInterrupt) as stop:
-            raise Interrupted(
-                f"stopped at {count} clients; {len(rows)} of {len(configs)} sizes are in {out}, "
-                "the same command goes on with the others"
-            ) from stop
-        lines = [json.dumps(rows[k]) + "\n" for k in sorted(rows)]
-        _write(out / "scale.jsonl", "".join(lines))
-    return {
-        "arguments": arguments,
-        "out": str(out),
-        "start_s": round(start_s, 3),
-        "rows": [rows[count] for count in configs],
-    }
+    arguments = {**dataclasses.asdict(how), "clients": list(configs)}
+    with _locked(out):
+        rows = {row["clients"]: row for row in _opened(out, arguments)}
+        missing = {count: config for count, config in configs.items() if count not in rows}
+        start_s = _start(next(iter(missing.values()))) if missing else 0.0
+        for count, config in missing.items():
+            try:
+                rows[count] = _measured(count, config, watch or _unwatched)
+            except (Interrupted, KeyboardInterrupt) as stop:
+                raise Interrupted(
+                    f"stopped at {count} clients; {len(rows)} of {len(configs)} sizes are in "
+                    f"{out}, the same command goes on with the others"
+                ) from stop
+            _write(out / "scale.jsonl", "".join(json.dumps(rows[k]) + "\n" for k in sorted(rows)))
+    found = [rows[count] for count in configs]
+    return {"arguments": arguments, "out": str(out), "start_s": round(start_s, 3), "rows": found}
 
 
-def _plain(how: ScaleSettings) -> dict[str, Any]:
-    arguments = dataclasses.asdict(how)  # type: ignore[call-overload]
-    return {**arguments, "clients": sorted(how.clients)}
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Make the folder this process's own for a while; refuse one that holds something else."""
+    is_ours = (out / "scale.json").is_file()
+    if not is_ours and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise OutputError(
+            f"--out {out} exists and holds no scale run; choose an empty or new folder"
+        )
+    lock = FileLock(out / ".lock")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise OutputError(
+            f"--out {out} is in use by another process; wait for it or choose another"
+        ) from None
+    except OSError as wrong:
+        raise OutputError(f"--out {out} cannot be written ({wrong}); choose another") from wrong
+    try:
+        yield
+    finally:
+        lock.release()
+        (out / ".lock").unlink(missing_ok=True)
 
 
-def _open(out: Path, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows that are there; refuse a folder of something else."""
-    head = out / "scale.json"
-    if not head.is_file():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise OutputError(
-                f"--out {out} exists and holds no scale run; choose an empty or new folder"
-            )
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            _write(head, json.dumps(arguments, indent=2) + "\n")
-        except OSError as wrong:
-            raise OutputError(f"--out {out} cannot be written: {wrong}; choose another") from wrong
+def _opened(out: Path, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows that are there; refuse those of other arguments."""
+    head, file = out / "scale.json", out / "scale.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    if not lines:  # nothing measured yet: nothing to mix up
+        _write(head, json.dumps(arguments, indent=2) + "\n")
         return []
     before = json.loads(head.read_text(encoding="utf-8"))
-    other = sorted(k for k in arguments if before.get(k) != arguments[k])
+    other = [k for k in arguments if before.get(k) != arguments[k]]
     if other:
         found = ", ".join(f"{k} {before.get(k)} there and {arguments[k]} here" for k in other)
         raise OutputError(
             f"--out {out} holds a scale run with other arguments: {found}; choose another --out"
         )
-    rows = out / "scale.jsonl"
-    lines = rows.read_text(encoding="utf-8").splitlines() if rows.exists() else []
     return [json.loads(line) for line in lines]
 
 
@@ -212,12 +227,12 @@ def _write(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def _start(how: ScaleSettings, config: RunConfig) -> float:
+def _start(config: RunConfig) -> float:
     """Pay once what every process pays, so that the smallest size does not; return the seconds."""
     started = time.perf_counter()
     for module in ("scipy.cluster.hierarchy", "sklearn.metrics", "raysim.experiment"):
         importlib.import_module(module)
-    if not how.local:
+    if config.runtime.kind == "ray":
         from raysim.runtime.ray.session import connect
 
         connect(config.runtime)
@@ -228,7 +243,7 @@ def _unwatched(count: int, experiment: Any) -> AbstractContextManager[Any]:
     return nullcontext(lambda event: None)
 
 
-def _measure(count: int, config: RunConfig, watch: Watch) -> dict[str, Any]:
+def _measured(count: int, config: RunConfig, watch: Watch) -> dict[str, Any]:
     """Run one size and return its row."""
     from raysim.experiment import Experiment
 
@@ -305,3 +320,62 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     if all(row["peak_bytes"] is not None for row in rows):
         sizes["peak memory"] = [row["peak_bytes"] / 1e6 for row in rows]
     return sizes
+
+
+class PeakMemory:
+    """Watches the memory of this process and of all below it (Ray's, unless it ran before).
+
+    The proportional set size counts a page shared by n processes 1/n in each, so that the sum is
+    right. It is sampled twice a second; shorter peaks may be missed. ``peak_bytes`` stays None
+    where the system does not tell (no /proc/<pid>/smaps_rollup).
+    """
+
+    def __init__(self, root: Path = Path("/proc")) -> None:
+        self._root, self._done = root, threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="peak memory", daemon=True)
+        self.peak_bytes: int | None = None
+
+    def __enter__(self) -> PeakMemory:
+        """Start watching."""
+        if (self._root / str(os.getpid()) / "smaps_rollup").exists():
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take a last sample and stop."""
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        last = False
+        while not last:
+            last = self._done.wait(SAMPLE_EVERY_S)
+            now = sum(self._pss_bytes(pid) for pid in self._tree())
+            self.peak_bytes = max(self.peak_bytes or 0, now)
+
+    def _tree(self) -> list[int]:
+        """Return this process and its descendants."""
+        children: dict[int, list[int]] = {}
+        for entry in self._root.iterdir():
+            if entry.name.isdecimal():
+                children.setdefault(self._parent(entry), []).append(int(entry.name))
+        found = [os.getpid()]
+        for pid in found:  # grows while it is walked
+            found += children.get(pid, [])
+        return found
+
+    @staticmethod
+    def _parent(entry: Path) -> int:
+        try:
+            # "pid (name) state parent ...", and the name may hold spaces and brackets
+            return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            return -1  # it has just ended
+
+    def _pss_bytes(self, pid: int) -> int:
+        try:
+            lines = (self._root / str(pid) / "smaps_rollup").read_text().splitlines()
+        except OSError:
+            return 0
+        return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))

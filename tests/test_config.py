@@ -217,8 +217,13 @@ def test_the_run_directory_may_start_at_home(monkeypatch, tmp_path):
     assert load_config("quickstart", ["output=~/runs"]).run_dir() == tmp_path / "runs"
 
 
+def test_the_home_of_a_stranger_is_refused():
+    assert "output" in refusal("output=~nobody-of-this-name/runs")
+
+
 @pytest.mark.parametrize(
-    "output", ["{model}", "{}", "{0}", "{name", "{seed:x9}", "{name.size}", "{name[first]}"]
+    "output",
+    ["{model}", "{}", "{0}", "{name", "{seed:x9}", "{name.size}", "{name[a]}", "{seed:{n}}"],
 )
 def test_a_run_directory_with_another_placeholder_is_refused(output):
     said = refusal(f"output='{output}'")

@@ -11,7 +11,14 @@ import click
 from raysim import __version__
 from raysim.errors import RaysimError
 
-VERBS = {"run": "run", "show": "show", "ls": "listing", "doctor": "doctor", "data": "data"}
+VERBS = {
+    "run": "run",
+    "show": "show",
+    "ls": "listing",
+    "doctor": "doctor",
+    "data": "data",
+    "scale": "scale",
+}
 EPILOG = (
     "Exit codes: 0 done, 1 run failed, 2 wrong usage or config, "
     "3 environment not fit, 130 interrupted."

@@ -2,7 +2,8 @@
 
 ``folder/objects/<sha256>.npz`` holds arrays and is named by their content;
 ``folder/manifest.json`` is the newest commit,
-``folder/manifest-previous.json`` the one before it. A commit exists once its manifest does.
+``folder/manifest-previous.json`` the one before it. A commit exists once its manifest does. One
+that turned out to be damaged is set aside as ``manifest-damaged.json``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from raysim.settings import check, settings
 
 log = logging.getLogger(__name__)
 MANIFEST, PREVIOUS = "manifest.json", "manifest-previous.json"
+DAMAGED = "manifest-damaged.json"
 
 
 @settings
@@ -50,17 +52,17 @@ def tree_digest(tree: Tree) -> str:
 
 
 def write_object(folder: str | Path, tree: Tree) -> str:
-    """Store a tree under its digest and return the digest; an object that exists is left alone."""
+    """Store a tree under its digest and return the digest; a whole object is left alone."""
     digest = tree_digest(tree)
     path = _object_path(folder, digest)
-    if not path.exists():
+    if not _is_whole(folder, digest):  # a damaged one must not stay for all later commits
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{digest}.{uuid.uuid4().hex}.part")
         with part.open("wb") as file:
             _write_npz(file, tree)
             file.flush()
             os.fsync(file.fileno())
-        part.rename(path)
+        part.replace(path)
     return digest
 
 
@@ -102,9 +104,12 @@ def read_manifest(folder: str | Path) -> dict[str, Any] | None:
         return None
     for path in paths:
         manifest = _intact(folder, path)
-        if manifest is not None:
-            return manifest
-        log.warning("checkpoint %s is damaged; trying the one before it", path)
+        if manifest is None:
+            log.warning("checkpoint %s is damaged; trying the one before it", path)
+            continue
+        if path != paths[0]:  # the next commit must not take the damaged one for a good one
+            paths[0].replace(folder / DAMAGED)
+        return manifest
     raise CheckpointError(
         f"no commit in {folder} can be read; start anew with --force, or restore the folder "
         f"from a copy"
@@ -118,16 +123,22 @@ def objects_of(manifest: Mapping[str, Any]) -> set[str]:
 
 
 def _intact(folder: Path, path: Path) -> dict[str, Any] | None:
-    """Return the commit if it and all its objects are whole; a damaged object makes way."""
+    """Return the commit if it and all its objects are whole."""
     manifest = _signed(path)
-    for digest in sorted(objects_of(manifest)) if manifest is not None else ():
-        try:
-            read_object(folder, digest)
-        except CheckpointError as wrong:
-            log.warning("%s", wrong)
-            _object_path(folder, digest).unlink(missing_ok=True)
-            manifest = None
+    if manifest is None or not all(_is_whole(folder, digest) for digest in objects_of(manifest)):
+        return None
     return manifest
+
+
+def _is_whole(folder: str | Path, digest: str) -> bool:
+    if not _object_path(folder, digest).exists():
+        return False
+    try:
+        read_object(folder, digest)
+    except CheckpointError as wrong:
+        log.warning("%s", wrong)
+        return False
+    return True
 
 
 def _signed(path: Path) -> dict[str, Any] | None:

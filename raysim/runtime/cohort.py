@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from raysim.core.aggregation import Accumulator, ExactSum, contribution, contributions
-from raysim.errors import ClientFailed, RaysimError
+from raysim.errors import ClientFailed, RaysimError, ServerFailed
 from raysim.protocols import (
     Client,
     ClientId,
@@ -204,6 +204,18 @@ class Cohort:
 
 def _taken(sums: Mapping[GroupId, Accumulator]) -> dict[GroupId, ExactSum]:
     return {g: total.take() for g, total in sums.items()}
+
+
+def run_at_server(task: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> Any:
+    """Run a server-side function with one thread; what it raises names it and the round."""
+    try:
+        with single_threaded():
+            return task(**arguments)
+    except RaysimError:
+        raise
+    except Exception as wrong:
+        reason = f"{type(wrong).__name__}: {wrong}"
+        raise ServerFailed(task.__name__, reason, where, traceback.format_exc()) from wrong
 
 
 def merge_shards(

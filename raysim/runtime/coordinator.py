@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Event:
-    """Something a listener may show: ``start``, ``round``, ``commit``, ``finish``."""
+    """Something a listener may show: ``start``, ``round`` or ``commit``."""
 
     kind: str
     stage: str = ""
@@ -65,9 +65,10 @@ class Coordinator:
                 stage, round_id = schedule[done]
                 state = self._round(stage, round_id, state)
                 last_of_stage = round_id + 1 == stage.rounds
-                if last_of_stage or self._stop_asked or (round_id + 1) % self._every == 0:
+                stopping = self._stop_asked  # read once: a signal may come at any line
+                if last_of_stage or stopping or (round_id + 1) % self._every == 0:
                     self._commit(state, done + 1)
-                if self._stop_asked and done + 1 < len(schedule):
+                if stopping and done + 1 < len(schedule):
                     raise Interrupted(
                         f"stopped after {stage.name} round {round_id + 1}/{stage.rounds}; "
                         f"checkpoint written, go on with --resume"

@@ -22,7 +22,7 @@ from raysim.protocols import (
     WorldSpec,
 )
 from raysim.runtime.checkpoint import read_object, write_object
-from raysim.runtime.cohort import Call, Cohort, merge_shards, resolve_with, single_threaded
+from raysim.runtime.cohort import Call, Cohort, merge_shards, resolve_with, run_at_server
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,7 @@ class LocalFederation:
 
     def serve(self, task: Callable[..., Any], *, server: int = 0, **shared: Any) -> Any:
         """Run a function here: the server is this process too."""
-        with single_threaded():
-            return task(**_resolve(shared))
+        return run_at_server(task, _resolve(shared), self.where)
 
     def put(self, tree: Tree) -> Handle:
         """Keep a copy of a tree."""

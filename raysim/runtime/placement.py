@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from pydantic import Strict
+from typing import Literal
 
 from raysim.errors import EnvironmentNotFit
 from raysim.settings import check, settings
@@ -41,7 +40,7 @@ class RuntimeSettings:
     kind: Literal["auto", "local", "ray"] = "auto"
     address: str | None = None
     """Ray cluster to join ("auto" or host:port); null: start one on this machine."""
-    actors: Annotated[int, Strict()] | Literal["auto"] = "auto"
+    actors: int | Literal["auto"] = "auto"
     """Client actors; auto: as many as the resources hold, at most one per client."""
     per_actor: ShareSettings = ShareSettings()
     servers: int = 1
@@ -127,47 +126,55 @@ def balance(sizes: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
 
 def _does_not_fit(wanted: int, room: int, nodes: Sequence[Node], share: ShareSettings) -> str:
     have = "; ".join(f"{n.name}: {n.cpus:g} CPUs, {n.gpus:g} GPUs" for n in nodes) or "no node"
-    remedies = [f"lower runtime.actors to {room}"] if room else []
-    smaller = _smaller_share(wanted, nodes, share)
-    changes = [] if smaller is None else _changes(share, smaller)
-    if changes:
-        remedies.append(" and ".join(changes))
+    remedy = [f"lower runtime.actors to {room}"] if room else []
+    remedy += _smaller_shares(wanted, nodes, share)
     return (
         f"asked for {wanted} client actors of {share.cpus:g} CPUs and {share.gpus:g} GPUs each "
         f"(runtime.actors, runtime.per_actor); room for {room} exists ({have}); "
-        + (" or ".join(remedies) or "add nodes to the cluster")
+        + " or ".join(remedy or ["add nodes"])
     )
 
 
-def _changes(share: ShareSettings, smaller: ShareSettings) -> list[str]:
-    changes = []
-    if smaller.cpus < share.cpus:
-        changes.append(f"lower runtime.per_actor.cpus to {smaller.cpus:g}")
-    if smaller.gpus == 0 < share.gpus:
-        changes.append("set runtime.per_actor.gpus to 0 (no GPU here)")
-    elif smaller.gpus < share.gpus:
-        changes.append(f"lower runtime.per_actor.gpus to {smaller.gpus:g}")
-    return changes
+def _smaller_shares(wanted: int, nodes: Sequence[Node], share: ShareSettings) -> list[str]:
+    """Return ways to make ``wanted`` actors fit; each is enough by itself."""
+
+    def fits(cpus: float, gpus: float) -> bool:
+        smaller = ShareSettings(cpus=cpus, gpus=gpus)
+        return sum(node.slots(smaller) for node in nodes) >= wanted
+
+    cpus = _largest(lambda value: fits(value, share.gpus), share.cpus)
+    gpus = _largest_slice(lambda value: fits(share.cpus, value), share.gpus)
+    ways = [_say_gpus(gpus, nodes)] if gpus is not None else []
+    ways += [_say_cpus(cpus)] if cpus is not None else []
+    if ways:
+        return ways
+    gpus = _largest_slice(lambda value: fits(0.001, value), share.gpus)
+    if gpus is None:
+        return []
+    both = _largest(lambda value: fits(value, gpus), share.cpus)
+    return [] if both is None else [f"{_say_gpus(gpus, nodes)} and {_say_cpus(both)}"]
 
 
-def _smaller_share(
-    wanted: int, nodes: Sequence[Node], share: ShareSettings
-) -> ShareSettings | None:
-    """Return the largest share of which ``wanted`` fit, changing CPUs first, then GPUs too."""
-    gpus = [share.gpus]
-    if share.gpus:
-        most = [math.floor(1e4 / m) / 1e4 for m in range(1, wanted + 1)]
-        gpus += [g for g in (share.gpus - 1, *most) if 0 < g < share.gpus and _is_slice(g)]
-        gpus += [0.0] if not any(n.gpus >= 1 for n in nodes) else []
-    cpus = {math.floor(1e4 * n.cpus / m) / 1e4 for n in nodes for m in range(1, wanted + 1)}
-    smaller = sorted((c for c in cpus if 0.001 <= c < share.cpus), reverse=True)
-    for gpu in sorted(gpus, reverse=True):
-        for cpu in (share.cpus, *smaller):
-            candidate = ShareSettings(cpus=cpu, gpus=gpu)
-            if sum(node.slots(candidate) for node in nodes) >= wanted:
-                return candidate
-    return None
+def _largest(fits: Callable[[float], bool], below: float) -> float | None:
+    """Return the largest multiple of 0.001 under ``below`` that fits; smaller ones fit too."""
+    grid = range(1, math.ceil(round(below * 1000, 6)))
+    count = bisect.bisect_left(grid, True, key=lambda i: not fits(i / 1000))
+    return grid[count - 1] / 1000 if count else None
 
 
-def _is_slice(gpus: float) -> bool:
-    return gpus <= 1 or float(gpus).is_integer()
+def _largest_slice(fits: Callable[[float], bool], below: float) -> float | None:
+    """Return the largest GPU share under ``below`` that fits; 0 where no slice does."""
+    whole = (float(i) for i in range(math.ceil(below) - 1, 0, -1) if fits(float(i)))
+    found = next(whole, None) or _largest(fits, min(below, 1.0))
+    return 0.0 if found is None and below > 0 and fits(0.0) else found
+
+
+def _say_gpus(gpus: float, nodes: Sequence[Node]) -> str:
+    if gpus > 0:
+        return f"lower runtime.per_actor.gpus to {gpus:g}"
+    why = "" if any(node.gpus for node in nodes) else " (no GPU here)"
+    return f"set runtime.per_actor.gpus to 0{why}"
+
+
+def _say_cpus(cpus: float) -> str:
+    return f"lower runtime.per_actor.cpus to {cpus:g}"

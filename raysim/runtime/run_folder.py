@@ -158,8 +158,9 @@ class RunFolder:
         return [p for p in self.path.iterdir() if p.name in names]
 
     def _strangers(self) -> list[Path]:
-        own = {p.name for p in self._own()}
-        return [p for p in self.path.iterdir() if p.name not in own and p.name != ".lock"]
+        """Everything but what a start leaves that died before its config was written."""
+        left = {".lock", "run.log", *(f".{name}.part" for name in OWN)}
+        return [p for p in self.path.iterdir() if p.name not in left]
 
     def _check_writable(self) -> None:
         """Try it: permission bits do not tell the truth for root or on network drives."""

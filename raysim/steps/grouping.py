@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import Strict
 
 from raysim.core.clustering import cluster
 from raysim.core.landmarks import choose_landmarks, group_by_landmarks, landmark_similarity
@@ -38,7 +37,7 @@ class GroupingSettings:
 
     groups: int | None = None
     """M; null: the partition's number of tasks."""
-    rank: Annotated[int, Strict()] | Literal["auto", "threshold", "full"] = "auto"
+    rank: int | Literal["auto", "threshold", "full"] = "auto"
     """q, eigenvectors compared.
 
     Threshold: those above ``threshold``; full: all d; auto: the method's own rule.

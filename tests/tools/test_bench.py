@@ -194,6 +194,7 @@ def test_plain_loop_is_the_mean_of_gradient_steps():
 
 def test_similarity_loop_agrees_with_raysims_equations():
     from benchmarks.similarity_loop import similarity
+
     from raysim.core.similarity import similarity_matrix
     from raysim.core.spectra import spectrum
 

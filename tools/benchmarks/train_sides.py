@@ -99,7 +99,7 @@ class PlainSide:
         world = data.spec().open()
         self._config = config
         self._clients = [
-            (torch.from_numpy(world.images(r.sample_ids)), torch.from_numpy(np.array(r.labels)))
+            (torch.tensor(world.images(r.sample_ids)), torch.tensor(r.labels))
             for r in data.client_records()
         ]
         self._module = config.model.build(data.image_shape, data.classes)

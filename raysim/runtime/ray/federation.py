@@ -16,6 +16,7 @@ from ray.exceptions import (
     ActorUnavailableError,
     GetTimeoutError,
     NodeDiedError,
+    OutOfMemoryError,
     RayTaskError,
     WorkerCrashedError,
 )
@@ -40,7 +41,13 @@ from raysim.runtime.ray.session import connect, nodes
 from raysim.runtime.recovery import GiveUp, decide
 
 log = logging.getLogger(__name__)
-LOST = (ActorDiedError, ActorUnavailableError, NodeDiedError, WorkerCrashedError)
+LOST = (
+    ActorDiedError,
+    ActorUnavailableError,
+    NodeDiedError,
+    OutOfMemoryError,  # what Ray raises when its memory monitor killed the actor
+    WorkerCrashedError,
+)
 
 
 class RayFederation:
@@ -118,7 +125,7 @@ class RayFederation:
 
     def serve(self, task: Callable[..., Any], *, server: int = 0, **shared: Any) -> Any:
         """Run a function on a parameter server."""
-        return self._ask_server(server % len(self._servers), "run", task, shared)[1]
+        return self._ask_server(server % len(self._servers), "run", task, shared, self.where)[1]
 
     def put(self, tree: Tree) -> Handle:
         """Store a tree once."""
@@ -201,20 +208,16 @@ class RayFederation:
         except (RayTaskError, *LOST) as wrong:
             self.close()
             raise _original(wrong) from wrong
+        return [self._row(i, fact) for i, fact in enumerate(facts)]
+
+    def _row(self, position: int, fact: Mapping[str, Any]) -> dict[str, Any]:
+        """Describe the actor at ``position``; servers come after the client actors."""
+        if position >= len(self._records):
+            return {"role": "server", **fact, "share": "0 CPU", "clients": 0}
         share = self._runtime.per_actor
-        rows = []
-        for i, fact in enumerate(facts):
-            is_client = i < len(self._actors)
-            pinned = f"{share.cpus:g} CPU" + (f" {share.gpus:g} GPU" if share.gpus else "")
-            rows.append(
-                {
-                    "role": "clients" if is_client else "server",
-                    **fact,
-                    "share": pinned if is_client else "0 CPU",
-                    "clients": len(self._records[i]) if is_client else 0,
-                }
-            )
-        return rows
+        pinned = f"{share.cpus:g} CPU" + (f" {share.gpus:g} GPU" if share.gpus else "")
+        count = len(self._records[position])
+        return {"role": "clients", **fact, "share": pinned, "clients": count}
 
     # ---- calling ---------------------------------------------------------------------------
 
@@ -295,6 +298,9 @@ class RayFederation:
             except LOST as wrong:
                 self._allow("parameter server", server, self._server_losses, wrong)
                 self._servers[server] = self._new_server()
+                position = len(self._records) + server
+                fact = ray.get(self._servers[server].describe.remote())
+                self._rows[position] = self._row(position, fact)
             except RayTaskError as wrong:
                 raise _original(wrong) from wrong
 
@@ -312,6 +318,7 @@ class RayFederation:
                 log.debug("client actor %d was gone already", cohort)
             self._actors[cohort] = self._new_actor(cohort)
             try:
+                self._wait_for(cohort)
                 folder, shards = self._committed
                 if shards:
                     ray.get(self._actors[cohort].load.remote(folder, shards))
@@ -322,6 +329,19 @@ class RayFederation:
                 reason = again
             except RayTaskError as wrong:
                 raise _original(wrong) from wrong
+
+    def _wait_for(self, cohort: int) -> None:
+        """Wait until a rebuilt actor answers; without its node's resources it never would."""
+        seconds = self._runtime.start_timeout_s
+        try:
+            fact = ray.get(self._actors[cohort].describe.remote(), timeout=seconds)
+            self._rows[cohort] = self._row(cohort, fact)
+        except GetTimeoutError as wrong:
+            raise WorkerLost(
+                f"client actor {cohort} was lost and found no room to start again within "
+                f"runtime.start_timeout_s = {seconds:g} s; go on with --resume and fewer "
+                "runtime.actors, or when the resources are back"
+            ) from wrong
 
     def _allow(self, what: str, index: int, losses: list[int], reason: Exception) -> None:
         first_line = str(reason).strip().splitlines()[0] if str(reason).strip() else repr(reason)

@@ -10,7 +10,7 @@ from typing import Any
 
 from raysim.core.aggregation import Accumulator, ExactSum, mean, weight_of
 from raysim.runtime.checkpoint import read_object, write_object
-from raysim.runtime.cohort import single_threaded
+from raysim.runtime.cohort import run_at_server, single_threaded
 from raysim.runtime.ray.client_actor import describe_process, resolve
 
 
@@ -31,10 +31,9 @@ class ParameterServer:
         }
         return (facts, *means)
 
-    def run(self, task: Callable[..., Any], shared: Mapping[str, Any]) -> Any:
+    def run(self, task: Callable[..., Any], shared: Mapping[str, Any], where: str) -> Any:
         """Run a server-side function."""
-        with single_threaded():
-            return task(**resolve(dict(shared)))
+        return run_at_server(task, resolve(dict(shared)), where)
 
     def save(self, folder: str, handles: Mapping[str, Any]) -> dict[str, str]:
         """Write models; the driver never receives them."""
