@@ -7,12 +7,14 @@ import pickle
 import pytest
 
 from raysim import errors
-from raysim.errors import ClientFailed, RaysimError
+from raysim.errors import ClientFailed, RaysimError, ServerFailed
 
 PLAIN = [
     value
     for value in vars(errors).values()
-    if isinstance(value, type) and issubclass(value, RaysimError) and value is not ClientFailed
+    if isinstance(value, type)
+    and issubclass(value, RaysimError)
+    and value not in (ClientFailed, ServerFailed)
 ]
 
 
@@ -67,3 +69,19 @@ def test_exit_codes_are_those_of_the_help_text(kind, code):
 def test_one_except_clause_catches_them_all():
     assert all(issubclass(kind, RaysimError) for kind in [*PLAIN, ClientFailed])
     assert not issubclass(RaysimError, ValueError)
+
+
+def test_a_server_failure_keeps_its_parts_after_pickling():
+    wrong = ServerFailed("score", "ValueError: no", "correct round 1/1", "trace")
+
+    again = pickle.loads(pickle.dumps(wrong))
+
+    assert (again.task, again.reason, again.where, again.trace) == (
+        "score",
+        "ValueError: no",
+        "correct round 1/1",
+        "trace",
+    )
+    assert (
+        str(again) == "the server failed in correct round 1/1 while running score: ValueError: no"
+    )
