@@ -54,9 +54,18 @@ class Experiment:
         self._started = time.perf_counter()
 
     def run(
-        self, *, resume: bool = False, force: bool = False, listeners: Sequence[Listener] = ()
+        self,
+        *,
+        resume: bool = False,
+        force: bool = False,
+        keep_actors: bool = False,
+        listeners: Sequence[Listener] = (),
     ) -> RunResult:
-        """Run to the end (or go on from the last commit) and return the result."""
+        """Run to the end (or go on from the last commit) and return the result.
+
+        ``keep_actors`` leaves the client actors to the next run of this process, if this one ends
+        well; ``raysim.runtime.ray.idle.end_idle_actors`` ends them.
+        """
         self._started = time.perf_counter()
         self.folder.check(resume=resume, force=force)
         if resume:
@@ -64,7 +73,7 @@ class Experiment:
             if self.folder.is_finished:
                 return RunResult(self.folder.read("result.json"), self.folder.path)
         data = self.prepare()
-        with self._federation(data) as federation:
+        with self._federation(data, keep_actors=keep_actors) as federation:
             self.folder.open(force=force)
             try:
                 with self._log_file():
@@ -196,12 +205,14 @@ class Experiment:
             )
 
     @contextlib.contextmanager
-    def _federation(self, data: DriverData) -> Iterator[Federation]:
+    def _federation(self, data: DriverData, *, keep_actors: bool) -> Iterator[Federation]:
         federation = make_federation(self.config, data)
         try:
             yield federation
-        finally:
-            federation.close()
+        except BaseException:
+            federation.close()  # whatever went wrong may live on in an actor
+            raise
+        federation.close(keep_actors=keep_actors)
 
     @contextlib.contextmanager
     def _log_file(self) -> Iterator[None]:

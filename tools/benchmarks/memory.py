@@ -1,7 +1,8 @@
-"""Memory of a process and its descendants: proportional set size, read from /proc."""
+"""Memory (proportional set size) and CPU time of a process and its descendants, from /proc."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import defaultdict
@@ -17,6 +18,13 @@ SHORTEST_PAUSE_S = 0.2
 def tree_pss(root: int) -> int:
     """Return the PSS in bytes of ``root`` and its descendants; 0 when it has ended."""
     return sum(_pss(pid) for pid in descendants(root))
+
+
+def tree_cpu_s(root: int) -> float:
+    """Return the CPU seconds of ``root`` and its living descendants."""
+    fields = [_stat(PROC / str(pid)) for pid in descendants(root)]
+    ticks = sum(int(f[11]) + int(f[12]) for f in fields if f)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def descendants(root: int) -> list[int]:
@@ -70,11 +78,17 @@ class TreeMemory:
 
 
 def _parent(process: Path) -> int:
+    fields = _stat(process)
+    return int(fields[1]) if fields else -1
+
+
+def _stat(process: Path) -> list[str]:
+    """Return what follows the name in a process's stat file; nothing when it has ended."""
     try:
         stat = (process / "stat").read_text(errors="replace")
-    except OSError:  # it ended meanwhile
-        return -1
-    return int(stat.rpartition(")")[2].split()[1])  # a name may hold spaces and parentheses
+    except OSError:
+        return []
+    return stat.rpartition(")")[2].split()  # a name may hold spaces and parentheses
 
 
 def _pss(pid: int) -> int:

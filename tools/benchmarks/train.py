@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.digits import digits_file
-from benchmarks.memory import TreeMemory, tree_pss
+from benchmarks.memory import TreeMemory, tree_cpu_s, tree_pss
 from benchmarks.options import Options
 from benchmarks.report import Check, Report, compared, say
 from benchmarks.sides import Side, python_side, side
@@ -112,6 +112,7 @@ def _measure(workload: Workload, options: Options, report: Report) -> None:
         "in-process ratio": in_process,
         "ratio with record and fsync": with_record,
         "driver CPU ms per client": cpu_ms,
+        "CPU ratio of all processes": median(r["tree_cpu"] for r in runs),
     }
     _check_weights(workload, [*runs, local], report)
     if workload.name.startswith("C"):
@@ -126,6 +127,7 @@ class _Duel:
         self._workload, self._options = workload, options
         self._plain, self._threads = plain, threads
         self._count = itertools.count()
+        self._plain_cpu = 0.0
 
     def fight(self, ours: Side, runtime: str, rounds: int) -> dict[str, Any]:
         """Return both sides' times per round, first and last left out, and the difference."""
@@ -136,6 +138,8 @@ class _Duel:
         our_weights, their_weights = (f"{folder}-{who}.npy" for who in ("ours", "theirs"))
         self._plain.ask(do="reset")
         theirs: list[float] = []
+        cpu: list[float] = []
+        self._plain_cpu = 0.0
         answer = ours.ask(
             do="run",
             workload=asdict(self._workload),
@@ -146,17 +150,28 @@ class _Duel:
             weights=our_weights,
         )
         while "turn" in answer:
+            cpu.append(tree_cpu_s(ours.pid))
             theirs += self._rounds(len(theirs), answer["turn"])
+            cpu.append(tree_cpu_s(ours.pid))  # Ray is not quite idle during the other's turn
             answer = ours.ask(go=True)
         theirs += self._rounds(len(theirs), rounds)
         self._plain.ask(do="weights", path=their_weights)
         times = {name: answer[name][1:-1] for name in ("seconds", "wall", "cpu")}
         difference = np.abs(np.load(our_weights) - np.load(their_weights)).max()
-        return {**times, "plain": theirs[1:-1], "difference": float(difference)}
+        tree_cpu = sum(cpu[2::2]) - sum(cpu[1:-1:2])  # from each go to the next turn
+        per_round = tree_cpu / max(1, turns[-1] - turns[0]) if len(turns) > 1 else 0.0
+        return {
+            **times,
+            "plain": theirs[1:-1],
+            "difference": float(difference),
+            "tree_cpu": per_round / (self._plain_cpu / rounds),
+        }
 
     def _rounds(self, first: int, end: int) -> list[float]:
         message = {"first": first, "count": end - first, "threads": self._threads}
-        seconds: list[float] = self._plain.ask(do="rounds", **message)["seconds"]
+        answer = self._plain.ask(do="rounds", **message)
+        self._plain_cpu += answer["cpu"]
+        seconds: list[float] = answer["seconds"]
         return seconds
 
 

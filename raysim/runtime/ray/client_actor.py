@@ -45,9 +45,17 @@ class ClientActor:
             # Ray leaves this variable alone for actors without GPUs, and torch would then see
             # them all.
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        self.assign(records, spec, warm)
+
+    def assign(self, records: Sequence[ClientRecord], spec: WorldSpec, warm: Sequence[str]) -> None:
+        """Host other clients from now on."""
         for module in warm:
             importlib.import_module(module)
         self._cohort = Cohort(records, spec.open())
+
+    def release(self) -> None:
+        """Let go of the clients, their memory and their caches."""
+        del self._cohort
 
     def run(self, call: Call, num_servers: int) -> Any:
         """Run a map: (replies, changed). Run a reduce: that, then one partial sum per server."""

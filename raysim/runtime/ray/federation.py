@@ -36,6 +36,7 @@ from raysim.protocols import (
 from raysim.runtime.cohort import Call, merge_shards
 from raysim.runtime.placement import RuntimeSettings, plan
 from raysim.runtime.ray.client_actor import ClientActor, RayHandle, fetch
+from raysim.runtime.ray.idle import keep, take
 from raysim.runtime.ray.parameter_server import ParameterServer
 from raysim.runtime.ray.session import connect, nodes
 from raysim.runtime.recovery import GiveUp, decide
@@ -75,7 +76,10 @@ class RayFederation:
         self._server_losses = [0] * runtime.servers
         self.where = ""
         self.restarts = 0
-        self._actors = [self._new_actor(c) for c in range(len(cohorts))]
+        idle = take(runtime.per_actor, len(cohorts))
+        for c, actor in enumerate(idle):
+            actor.assign.remote(self._records[c], spec, self._warm)
+        self._actors = idle + [self._new_actor(c) for c in range(len(idle), len(cohorts))]
         self._servers = [self._new_server() for _ in range(runtime.servers)]
         for module in self._warm:
             importlib.import_module(module)
@@ -166,10 +170,13 @@ class RayFederation:
         """One row per actor."""
         return self._rows
 
-    def close(self) -> None:
-        """End the actors; the Ray session stays for the next run of this process."""
+    def close(self, *, keep_actors: bool = False) -> None:
+        """End the actors, or keep the client actors for the next run; the Ray session stays."""
         if not ray.is_initialized():
             return
+        if keep_actors:
+            keep(self._runtime.per_actor, self._actors)
+            self._actors = []
         for actor in [*self._actors, *self._servers]:
             ray.kill(actor)
         self._actors, self._servers = [], []

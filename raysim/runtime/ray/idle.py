@@ -1,0 +1,52 @@
+"""Client actors kept between two runs of one process: starting one costs seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from raysim.runtime.placement import ShareSettings
+
+_idle: list[tuple[ShareSettings, Any]] = []
+ANSWER_S = 5.0
+"""An idle actor that does not answer within this time is not used again."""
+
+
+def keep(share: ShareSettings, actors: list[Any]) -> None:
+    """Keep actors for the next run; they let go of their clients."""
+    for actor in actors:
+        actor.release.remote()
+        _idle.append((share, actor))
+
+
+def take(share: ShareSettings, count: int) -> list[Any]:
+    """Return at most ``count`` idle actors with this share; all others end, to free resources."""
+    found: list[Any] = []
+    while _idle:
+        its_share, actor = _idle.pop()
+        if its_share == share and len(found) < count and _answers(actor):
+            found.append(actor)
+        else:
+            _end(actor)
+    return found
+
+
+def end_idle_actors() -> None:
+    """End every idle actor."""
+    while _idle:
+        _end(_idle.pop()[1])
+
+
+def _answers(actor: Any) -> bool:
+    try:
+        ray.get(actor.describe.remote(), timeout=ANSWER_S)
+    except (RayError, GetTimeoutError):
+        return False
+    return True
+
+
+def _end(actor: Any) -> None:
+    if ray.is_initialized():
+        ray.kill(actor)
