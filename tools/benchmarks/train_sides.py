@@ -114,9 +114,12 @@ class PlainSide:
         return {}
 
     def rounds(
-        self, first: int, count: int, threads: int, at_most: int | None = None
+        self, first: int, count: int, threads: int, keep: bool, at_most: int | None = None
     ) -> dict[str, Any]:
-        """Run rounds ``first`` to ``first + count - 1``; answer with the seconds of each."""
+        """Run rounds ``first`` to ``first + count - 1``; answer with the seconds of each.
+
+        Unless ``keep``, the weights are then those from before the call.
+        """
         import torch
 
         from benchmarks.plain_loop import train_round
@@ -126,7 +129,7 @@ class PlainSide:
         train, seed = self._config.train, self._config.seed
         hyper = {"lr": train.lr, "batch_size": train.batch_size, "epochs": train.epochs}
         seconds = []
-        cpu = time.process_time()
+        before = self._weights
         for round_id in range(first, first + count):
             everyone = list(range(len(self._clients)))
             chosen = participants(everyone, train, seed=seed, round_id=round_id)[:at_most]
@@ -134,7 +137,8 @@ class PlainSide:
             started = time.perf_counter()
             self._weights = train_round(self._module, self._weights, clients, **hyper)
             seconds.append(time.perf_counter() - started)
-        return {"seconds": seconds, "cpu": time.process_time() - cpu}
+        self._weights = self._weights if keep else before
+        return {"seconds": seconds}
 
     def weights(self, path: str) -> dict[str, Any]:
         """Write the weights to ``path``."""

@@ -30,14 +30,12 @@ class Workload:
 
 
 CNN = {"name": "lenet5", "batch_norm": False}
-# A cnn: few rounds, because a tie in max pooling that rounding decides moves weights by 1e-5, and
-# after eight rounds two correct float32 loops are 1e-4 apart.
 # B: the issue gives no client size. Its plain loop takes 5.3 ms per client there, as in A (4.6 ms,
 # 600 samples) and not as in C (0.9 ms, 60 samples), so clients of B hold 600 samples too.
 WORKLOADS = (
     Workload("A logistic", 100, 600, 10, rounds=42, block=5, target=0.30, limit=0.14),
     Workload("A mlp", 100, 600, 10, {"name": "mlp"}, rounds=22, block=5, target=0.42, limit=0.34),
-    Workload("A cnn", 100, 600, 10, CNN, rounds=5, target=0.44, limit=0.37),
+    Workload("A cnn", 100, 600, 10, CNN, rounds=6, target=0.44, limit=0.37),
     Workload("B logistic", 1000, 600, 100, rounds=10, target=0.22, limit=0.16),
     Workload("C logistic", 10_000, 60, 10_000, rounds=5, target=0.20, limit=0.10),
 )
@@ -102,6 +100,10 @@ def _data(workload: Workload) -> dict[str, Any]:
             "dim": 784,
             "per_class": total // CLASSES,
             "test_per_class": 20,
+            # Faint images: where rounding decides a tie in max pooling the weights jump with their
+            # amplitude, and at the default one two correct float32 loops are 1e-4 apart in 5 rounds.
+            "noise_std": 0.03,
+            "separation": 1.0,
         },
         "features": "pixels",
         "partition": {

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from typing import Any
 
 import ray
 
 from raysim.errors import EnvironmentNotFit
 from raysim.runtime.placement import Node, RuntimeSettings
+
+KNOCK_S = 5.0
+"""How long an address may take to accept a connection."""
 
 
 def connect(runtime: RuntimeSettings) -> None:
@@ -26,13 +30,21 @@ def connect(runtime: RuntimeSettings) -> None:
         ray.init(address="local", include_dashboard=False, **options)
         return
     try:
+        _knock(address)
         ray.init(address=address, **options)
-    except (ConnectionError, RuntimeError, ValueError) as wrong:
+    except (OSError, RuntimeError, ValueError) as wrong:
         raise EnvironmentNotFit(
             f"runtime.address is {address!r}, but no Ray cluster answers there ({wrong}); "
             f"start one "
             "with `ray start --head`, correct the address, or drop it to run on this machine"
         ) from wrong
+
+
+def _knock(address: str) -> None:
+    """Fail fast where nobody listens: Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
 
 
 def nodes() -> list[Node]:
