@@ -88,49 +88,51 @@ class ScaleSettings:
     def config(self, count: int, folder: Path) -> RunConfig:
         """Return the config of the run with ``count`` clients.
 
-        Two classes per task, each near a subspace of its own, a quarter of the labels wrong. As
-        many eigenvectors are compared as a task has directions, so that a pair costs the same
+        As many eigenvectors are compared as a task has directions, so that a pair costs the same
         for every K. Sizes up to ``landmarks`` are grouped exactly.
         """
-        classes = CLASSES_PER_GROUP * self.groups
-        rank = min(LARGEST_SUBSPACE, self.dim // classes)
-        landmarks = self.landmarks if self.landmarks and self.landmarks < count else None
+        rank = min(LARGEST_SUBSPACE, self.dim // (CLASSES_PER_GROUP * self.groups))
+        grouping = {
+            "rank": min(CLASSES_PER_GROUP * rank, self.samples),
+            "landmarks": self.landmarks if self.landmarks and self.landmarks < count else None,
+        }
+        runtime = {
+            "kind": "local" if self.local else "ray",
+            "actors": self.actors,
+            "address": self.address,
+        }
         return load_config(
             {
                 "name": "scale",
                 "seed": self.seed,
-                "data": {
-                    "dataset": {
-                        "name": "synthetic",
-                        "classes": classes,
-                        "dim": self.dim,
-                        "subspace_rank": rank,
-                        "per_class": -(-count * self.samples // classes) + CLEAN_PER_CLASS,
-                        "data_seed": self.seed,
-                    },
-                    "features": "pixels",
-                    "partition": {"kind": "tasks", "clients": count, "groups": self.groups},
-                    "noise": {"kind": "class_dependent", "rate": 0.25},
-                    "server": {"per_class": CLEAN_PER_CLASS},
-                },
+                "data": self._data(count, rank),
                 "model": "logistic",
                 "train": {"rounds": self.rounds, "epochs": 1},
                 "evaluate": {"every": self.rounds},
-                "method": {
-                    "name": "fb_nll",
-                    "grouping": {
-                        "rank": min(CLASSES_PER_GROUP * rank, self.samples),
-                        "landmarks": landmarks,
-                    },
-                },
-                "runtime": {
-                    "kind": "local" if self.local else "ray",
-                    "actors": self.actors,
-                    "address": self.address,
-                },
+                "method": {"name": "fb_nll", "grouping": grouping},
+                "runtime": runtime,
                 "output": str(folder).replace("{", "{{").replace("}", "}}"),
             }
         )
+
+    def _data(self, count: int, rank: int) -> dict[str, Any]:
+        """Two classes per task, each near a subspace of its own; a quarter of the labels wrong."""
+        classes = CLASSES_PER_GROUP * self.groups
+        dataset = {
+            "name": "synthetic",
+            "classes": classes,
+            "dim": self.dim,
+            "subspace_rank": rank,
+            "per_class": -(-count * self.samples // classes) + CLEAN_PER_CLASS,
+            "data_seed": self.seed,
+        }
+        return {
+            "dataset": dataset,
+            "features": "pixels",
+            "partition": {"kind": "tasks", "clients": count, "groups": self.groups},
+            "noise": {"kind": "class_dependent", "rate": 0.25},
+            "server": {"per_class": CLEAN_PER_CLASS},
+        }
 
 
 def parse_clients(text: str) -> tuple[int, ...]:
@@ -157,7 +159,8 @@ def parse_actors(text: str) -> int | Literal["auto"]:
 
 def run_scale(how: ScaleSettings, out: Path, *, watch: Watch | None = None) -> dict[str, Any]:
     """Measure the sizes that ``out`` does not hold yet; return the rows of all of them."""
-    configs = {count: how.config(count, out / f"K{count}") for count in sorted(how.clients)}
+    home = out.resolve()  # actors may have another working directory
+    configs = {count: how.config(count, home / f"K{count}") for count in sorted(how.clients)}
     for config in configs.values():
         dimensions = {"grouping": how.dim, "correction": how.dim}
         config.method.check(config, classes=CLASSES_PER_GROUP * how.groups, dimensions=dimensions)
@@ -330,8 +333,8 @@ class PeakMemory:
     """Watches the memory of this process and of all below it (Ray's, unless it ran before).
 
     The proportional set size counts a page shared by n processes 1/n in each, so that the sum is
-    right. It is sampled twice a second; shorter peaks may be missed. ``peak_bytes`` stays None
-    where the system does not tell (no /proc/<pid>/smaps_rollup).
+    right. It is sampled at most twice a second, so that short peaks may be missed. ``peak_bytes``
+    stays None where the system does not tell (no /proc/<pid>/smaps_rollup).
     """
 
     def __init__(self, root: Path = Path("/proc")) -> None:
@@ -352,11 +355,14 @@ class PeakMemory:
             self._thread.join()
 
     def _watch(self) -> None:
-        last = False
+        last, pause_s = False, SAMPLE_EVERY_S
         while not last:
-            last = self._done.wait(SAMPLE_EVERY_S)
+            last = self._done.wait(pause_s)
+            started = time.perf_counter()
             now = sum(self._pss_bytes(pid) for pid in self._tree())
             self.peak_bytes = max(self.peak_bytes or 0, now)
+            # The kernel walks every page of every process: large ones are asked less often.
+            pause_s = max(SAMPLE_EVERY_S, 30 * (time.perf_counter() - started))
 
     def _tree(self) -> list[int]:
         """Return this process and its descendants."""

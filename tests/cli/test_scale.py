@@ -121,6 +121,7 @@ def test_actors_give_the_bits_of_one_process(scale, ray_session, tmp_path):
     )
     assert row["actors"] == 2
     assert spread == alone
+    assert any((tmp_path / "spread" / "K20" / "checkpoint").rglob("*.npz"))  # actors wrote it
 
 
 # ---- going on --------------------------------------------------------------------------------

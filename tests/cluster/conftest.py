@@ -37,7 +37,6 @@ def config(folder, *overrides, address=None, **runtime):
 
 
 def local(*overrides):
-    alone = {"runtime": {"kind": "local"}}
     return Experiment(load_config("quickstart", [
         "train.rounds=6", f"output={HOME}/local", "runtime.kind=local", *overrides
     ])).run().summary["digest"]
@@ -65,7 +64,7 @@ def in_cluster(_own_cache: None) -> Iterator[Callable[..., dict[str, Any]]]:
             env={**os.environ, **shared, **environment},
             capture_output=True,
             text=True,
-            timeout=300,  # the raylets die with their parent
+            timeout=240,  # the raylets die with their parent
         )
         told = [line for line in done.stdout.splitlines() if line.startswith("FACTS ")]
         assert told, done.stdout[-2000:] + done.stderr[-4000:]

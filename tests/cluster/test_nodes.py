@@ -19,7 +19,8 @@ def three_nodes(in_cluster):
     def cli(folder, address, **environment):
         line = [sys.executable, "-m", "raysim", "run", "quickstart", "train.rounds=6", "--quiet",
                 f"output={HOME}/{folder}", f"runtime.address={address}"]
-        done = subprocess.run(line, env={**os.environ, **environment}, capture_output=True, text=True)
+        environment = {**os.environ, **environment}
+        done = subprocess.run(line, env=environment, capture_output=True, text=True)
         if done.returncode:
             return [done.returncode, done.stderr]
         result = json.load(open(f"{HOME}/{folder}/result.json"))
@@ -121,21 +122,25 @@ def test_models_lost_with_their_node_end_the_run_and_resume_to_the_same_bits(in_
     from raysim.runtime.ray.parameter_server import ParameterServer
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    anywhere = RayFederation._new_server
+
     def beside(self):
-        near = NodeAffinitySchedulingStrategy(workers[0].node_id, soft=True)
-        options = {{"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": near}}
+        RayFederation._new_server = anywhere
+        there = NodeAffinitySchedulingStrategy(workers[0].node_id, soft=False)
+        options = {{"num_cpus": 0.001, "max_restarts": 0, "scheduling_strategy": there}}
         return ray.remote(ParameterServer).options(**options).remote()
 
-    new_server = RayFederation._new_server
     RayFederation._new_server = beside
     setup = config("lost", {BIG_MODEL}, actors=1)
-    more = lambda: cluster.add_node(num_cpus=1)
+    more = lambda: cluster.add_node(num_cpus=2)
     ended = attempt(setup, lose("lost", lambda: workers[0], before=more))
-    RayFederation._new_server = new_server
-    tell(local=local({BIG_MODEL}), ended=ended, resumed=attempt(setup, resume=True))
+    homes = {{row["node_id"] for row in rows("lost")}}
+    resumed = attempt(setup, resume=True)
+    tell(local=local({BIG_MODEL}), ended=ended, resumed=resumed, homes=len(homes))
     """
-    facts = in_cluster([{"num_cpus": 0}, {"num_cpus": 1}], LOSE + _plain(script))
+    facts = in_cluster([{"num_cpus": 0}, {"num_cpus": 2}], LOSE + _plain(script))
 
+    assert facts["homes"] == 1
     assert "error" in facts["ended"], facts
     assert "--resume" in facts["ended"]["error"]
     assert facts["resumed"].get("digest") == facts["local"], facts

@@ -18,7 +18,8 @@ def seen_by_server():
 
 
 def pin(clients, groups=2, **runtime):
-    setup = config("unused", f"data.partition={{kind: tasks, clients: {clients}, groups: {groups}}}", **runtime)
+    partition = {"kind": "tasks", "clients": clients, "groups": groups}
+    setup = config("unused", f"data.partition={json.dumps(partition)}", **runtime)
     federation = make_federation(setup, DriverData(setup.data, setup.seed))
     facts = {
         "rows": federation.describe(),

@@ -81,7 +81,7 @@ CASES = {
     ),
     "partition file not named": (
         ["data.partition={{kind: file}}"],
-        ["data.partition.path", "must be set"],
+        ["data.partition.path", "is missing"],
     ),
     "noise file missing": (
         ["data.noise={{kind: file, path: {files}/absent.npz}}"],

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-LONG = ("quickstart", "train.rounds=40", "train.epochs=8", "runtime.kind=local")
+LONG = ("quickstart", "model=small_cnn", "train.rounds=30", "train.epochs=1", "runtime.kind=local")
 """Long enough that a signal meets it at work."""
 DONE_ROUNDS = 6
 
@@ -81,7 +81,7 @@ def test_a_stopped_run_commits_and_resumes_to_the_same_bits(
     assert not (output / "result.json").exists()
     recorded = (output / "rounds.jsonl").read_text().splitlines()
     manifest = json.loads((output / "checkpoint" / "manifest.json").read_text())["manifest"]
-    assert DONE_ROUNDS <= manifest["finished"] == len(recorded) < 42
+    assert DONE_ROUNDS <= manifest["finished"] == len(recorded) < 32
     assert resumed_digest(cli, output) == unbroken
 
 
@@ -103,13 +103,17 @@ def test_a_stop_commits_even_between_sparse_checkpoints(cli, signalled, tmp_path
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-def test_a_signal_to_driver_and_actors_alike_stops_with_a_checkpoint(
-    cli, signalled, tmp_path, unbroken, number
+@pytest.mark.parametrize(
+    ("number", "group"),
+    [(signal.SIGINT, True), (signal.SIGTERM, False)],
+    ids=["SIGINT to actors too", "SIGTERM"],  # as a terminal sends Ctrl-C, and as `kill` does
+)
+def test_a_stopped_run_on_actors_resumes_to_the_same_bits(
+    cli, signalled, tmp_path, unbroken, number, group
 ):
     output = tmp_path / "run"
 
-    code, _, err = signalled(number, output, "runtime={kind: ray, actors: 2}", group=True)
+    code, _, err = signalled(number, output, "runtime={kind: ray, actors: 2}", group=group)
 
     assert code == 130, err
     assert "go on with --resume" in err
@@ -170,7 +174,7 @@ def test_a_killed_run_can_be_started_anew_with_force(cli, killed, unbroken):
 
     assert said.code == 0
     assert json.loads(said.out.splitlines()[-1])["digest"] == unbroken
-    assert (killed / "rounds.jsonl").read_bytes().count(b"\n") == 42
+    assert (killed / "rounds.jsonl").read_bytes().count(b"\n") == 32
 
 
 def test_ctrl_c_while_data_is_loaded_says_what_happened(cli, tmp_path, monkeypatch):

@@ -113,7 +113,8 @@ def _measure(workload: Workload, options: Options, report: Report) -> None:
         "in-process ratio": in_process,
         "ratio with record and fsync": with_record,
         "driver CPU ms per client": cpu_ms,
-        "CPU ms per round, all processes": _median_ms([r["tree_cpu"] for r in runs]),
+        "CPU ms per round": _median_ms([r["tree_cpu"] for r in runs]),
+        "of the reference": _median_ms([r["plain_cpu"] for r in runs]),
     }
     _check_weights(workload, [*runs, local], report)
     if workload.name.startswith("C"):
@@ -130,6 +131,7 @@ class _Duel:
         self._workload, self._options = workload, options
         self._plain, self._threads = plain, threads
         self._count = itertools.count()
+        self._plain_cpu = 0.0
 
     def fight(self, ours: Side, runtime: str, rounds: int) -> dict[str, Any]:
         """Return both sides' times per round, first and last left out, and the difference.
@@ -145,6 +147,7 @@ class _Duel:
         theirs: dict[int, list[float]] = {t: [] for t in self._threads}
         cpu: list[float] = []
         done = 0
+        self._plain_cpu = 0.0
         answer = ours.ask(
             do="run",
             workload=asdict(self._workload),
@@ -171,6 +174,7 @@ class _Duel:
             "threads": best,
             "difference": float(difference),
             "tree_cpu": tree_cpu / (turns[-1] - turns[0]) if len(turns) > 1 else None,
+            "plain_cpu": self._plain_cpu / rounds,
         }
 
     def _play(self, first: int, end: int, theirs: dict[int, list[float]]) -> int:
@@ -178,7 +182,9 @@ class _Duel:
         for threads in self._threads:
             message = {"first": first, "count": end - first, "threads": threads}
             keep = threads == self._threads[-1]  # the others start from the same weights
-            theirs[threads] += self._plain.ask(do="rounds", keep=keep, **message)["seconds"]
+            answer = self._plain.ask(do="rounds", keep=keep, **message)
+            theirs[threads] += answer["seconds"]
+        self._plain_cpu += answer["cpu"]  # of the last, one thread
         return end
 
 

@@ -129,7 +129,7 @@ class PlainSide:
         train, seed = self._config.train, self._config.seed
         hyper = {"lr": train.lr, "batch_size": train.batch_size, "epochs": train.epochs}
         seconds = []
-        before = self._weights
+        before, cpu = self._weights, time.process_time()
         for round_id in range(first, first + count):
             everyone = list(range(len(self._clients)))
             chosen = participants(everyone, train, seed=seed, round_id=round_id)[:at_most]
@@ -138,7 +138,7 @@ class PlainSide:
             self._weights = train_round(self._module, self._weights, clients, **hyper)
             seconds.append(time.perf_counter() - started)
         self._weights = self._weights if keep else before
-        return {"seconds": seconds}
+        return {"seconds": seconds, "cpu": time.process_time() - cpu}
 
     def weights(self, path: str) -> dict[str, Any]:
         """Write the weights to ``path``."""

@@ -100,8 +100,9 @@ def _data(workload: Workload) -> dict[str, Any]:
             "dim": 784,
             "per_class": total // CLASSES,
             "test_per_class": 20,
-            # Faint images: where rounding decides a tie in max pooling the weights jump with their
-            # amplitude, and at the default one two correct float32 loops are 1e-4 apart in 5 rounds.
+            # Faint images: where rounding decides a tie in max pooling the weights jump, in
+            # proportion to the images. Of the default amplitude, two correct float32 loops are
+            # 1e-4 apart after five rounds of the CNN.
             "noise_std": 0.03,
             "separation": 1.0,
         },
