@@ -110,8 +110,8 @@ def server_scores(subspaces: ClassSubspaces, vectors: Array, rank: int) -> Array
     """Return r(c, c~) for all classes c (C,), from a client's directions (D, L) (line 9)."""
     _check_rank(rank, subspaces.rank)
     xp = array_namespace(subspaces.spectra[0].vectors)
-    common = min(rank, int(vectors.shape[1]))
-    return xp.stack([relevance(one, vectors[:, :common]) for one in subspaces.spectra])
+    common = min(rank, int(vectors.shape[-1]))
+    return xp.stack([relevance(one, vectors[..., :common]) for one in subspaces.spectra])
 
 
 def client_scores(local: Spectrum, server_vectors: Array, rank: int) -> Array:

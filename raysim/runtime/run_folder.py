@@ -37,8 +37,8 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> str:
-        """Folder of the commits."""
-        return str(self.path / "checkpoint")
+        """Folder of the commits; absolute, since actors have working directories of their own."""
+        return str(self.path.absolute() / "checkpoint")
 
     @property
     def is_finished(self) -> bool:

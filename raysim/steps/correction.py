@@ -158,12 +158,17 @@ def score_uploads(
 ) -> dict[int, dict[int, np.ndarray]]:
     """Return r(c, c~) of every uploaded class against every clean class (lines 9-10)."""
     subspaces = _subspaces(clean, rank, arrays)
-
-    def scores(vectors: np.ndarray) -> np.ndarray:
-        received = on_device(vectors.astype(np.float64), arrays)
-        return to_numpy(server_scores(subspaces, received, subspaces.rank)).astype(WIRE)
-
-    return {k: {c: scores(v) for c, v in own.items()} for k, own in uploads.items()}
+    places = [(k, c) for k, own in uploads.items() for c in own]
+    widths = np.array([uploads[k][c].shape[1] for k, c in places])
+    scores: dict[int, dict[int, np.ndarray]] = {k: {} for k in uploads}
+    for width in np.unique(widths):  # classes with few samples have fewer directions
+        same = [places[i] for i in np.flatnonzero(widths == width)]
+        rows = np.stack([uploads[k][c].T for k, c in same])  # (J, L, D): one product per class
+        stacked = on_device(rows.astype(np.float64), arrays)
+        found = to_numpy(server_scores(subspaces, stacked.swapaxes(1, 2), subspaces.rank))
+        for (k, c), column in zip(same, found.T.astype(WIRE), strict=True):
+            scores[k][c] = column
+    return scores
 
 
 def class_vectors_task(
