@@ -58,7 +58,12 @@ def test_an_address_joins_the_running_cluster(three_nodes, how):
 
 
 LOSE = """
+import time
 from raysim.runtime.ray.federation import RayFederation
+
+
+def alive():
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
 def lose(folder, node, after=4, before=lambda: None):
@@ -68,7 +73,10 @@ def lose(folder, node, after=4, before=lambda: None):
         rounds.extend([event.stage] if event.kind == "round" else [])
         if event.kind == "round" and len(rounds) == after:
             before()
-            cluster.remove_node(node(), allow_graceful=False)
+            victim = node()
+            cluster.remove_node(victim, allow_graceful=False)
+            while victim.node_id in alive():  # until then its orphaned actors may still answer
+                time.sleep(0.1)
 
     return listen
 
@@ -142,8 +150,22 @@ def test_models_lost_with_their_node_end_the_run_and_resume_to_the_same_bits(in_
 
     assert facts["homes"] == 1
     assert "error" in facts["ended"], facts
+    assert "model" in facts["ended"]["error"]  # it is not an actor that dies again and again
     assert "--resume" in facts["ended"]["error"]
     assert facts["resumed"].get("digest") == facts["local"], facts
+
+
+def test_actors_kept_by_an_earlier_connection_are_not_used_again(in_cluster):
+    script = """
+    digests = []
+    for folder in ("first", "second"):
+        setup = config(folder, "train.rounds=1", actors=1)
+        digests.append(Experiment(setup).run(keep_actors=True).summary["digest"])
+        ray.shutdown()
+    tell(same=digests[0] == digests[1])
+    """
+
+    assert in_cluster([{"num_cpus": 1}], script) == {"same": True}
 
 
 def _plain(script):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -157,3 +158,24 @@ def test_rows_name_the_rebuilt_actor_not_the_dead_one(federate):
     pids = set(federation.map(where_am_i).values())
 
     assert {row["pid"] for row in federation.describe() if row["role"] == "clients"} == pids
+
+
+def test_actors_kept_by_an_ended_ray_session_are_not_used_again(tmp_path):
+    script = """
+import sys
+import ray
+from raysim.config import load_config
+from raysim.experiment import Experiment
+
+for folder in ("first", "second"):
+    output = f"output={sys.argv[1]}/{folder}"
+    runtime = "runtime={kind: ray, actors: 1}"
+    config = load_config("quickstart", ["train.rounds=1", output, runtime])
+    print(Experiment(config).run(keep_actors=True).summary["digest"]["records"])
+    ray.shutdown()
+"""
+    line = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=180)
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(set(done.stdout.split())) == 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 
-def numpy_rate(size: int, *, threads: int, times: int = 2) -> float:
-    """Return FLOP/s of the fastest of ``times`` square products in NumPy."""
+def numpy_rate(size: int, *, threads: int, times: int = 5) -> float:
+    """Return FLOP/s, the median of ``times`` square products in NumPy."""
     from threadpoolctl import threadpool_limits
 
     a, b, out = _operands(size)
@@ -19,8 +20,8 @@ def numpy_rate(size: int, *, threads: int, times: int = 2) -> float:
         return _rate(lambda: np.matmul(a, b, out=out), size, times)
 
 
-def torch_rate(size: int, *, threads: int, times: int = 2) -> float:
-    """Return FLOP/s of the fastest of ``times`` square products in torch."""
+def torch_rate(size: int, *, threads: int, times: int = 5) -> float:
+    """Return FLOP/s, the median of ``times`` square products in torch."""
     import torch
 
     before = torch.get_num_threads()
@@ -40,9 +41,9 @@ def _operands(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _rate(product: Callable[[], Any], size: int, times: int) -> float:
-    best = float("inf")
+    seconds = []
     for _ in range(times):
         started = time.perf_counter()
         product()
-        best = min(best, time.perf_counter() - started)
-    return 2.0 * size**3 / best
+        seconds.append(time.perf_counter() - started)
+    return 2.0 * size**3 / median(seconds)

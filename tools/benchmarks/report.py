@@ -128,7 +128,7 @@ def print_report(report: Report) -> None:
         if row.note:
             print(f"{'':4}{row.note}")
     for name, value in report.facts.items():
-        print(f"{name:<34}{_plain(value)}")
+        print(f"{name:<34}  {_plain(value)}")
     for check in report.checks:
         sign = ">=" if check.at_least else "<="
         verdict = "ok    " if check.met else "MISSED"

@@ -16,6 +16,7 @@ from ray.exceptions import (
     ActorUnavailableError,
     GetTimeoutError,
     NodeDiedError,
+    ObjectLostError,
     OutOfMemoryError,
     RayTaskError,
     WorkerCrashedError,
@@ -46,6 +47,7 @@ LOST = (
     ActorDiedError,
     ActorUnavailableError,
     NodeDiedError,
+    ObjectLostError,
     OutOfMemoryError,  # what Ray raises when its memory monitor killed the actor
     WorkerCrashedError,
 )
@@ -212,7 +214,7 @@ class RayFederation:
                 f"{free.get('GPU', 0):g} GPUs; wait for other jobs, lower runtime.actors or "
                 "runtime.per_actor, or raise runtime.start_timeout_s"
             ) from wrong
-        except (RayTaskError, *LOST) as wrong:
+        except (RayTaskError, ObjectLostError, *LOST) as wrong:
             self.close()
             raise _original(wrong) from wrong
         return [self._row(i, fact) for i, fact in enumerate(facts)]
@@ -269,7 +271,7 @@ class RayFederation:
                 refs = self._submit(cohort, calls[cohort])
                 pending[refs[0]] = (cohort, refs)
                 continue
-            except RayTaskError as wrong:
+            except (RayTaskError, ObjectLostError) as wrong:
                 raise _original(wrong) from wrong
             if changed:
                 self._replay[cohort].append(calls[cohort])
@@ -289,7 +291,7 @@ class RayFederation:
                 return ray.get(getattr(self._actors[cohort], method).remote(*arguments))
             except LOST as wrong:
                 self._rebuild(cohort, wrong)
-            except RayTaskError as wrong:
+            except (RayTaskError, ObjectLostError) as wrong:
                 raise _original(wrong) from wrong
 
     def _ask_server(
@@ -308,7 +310,7 @@ class RayFederation:
                 position = len(self._records) + server
                 fact = ray.get(self._servers[server].describe.remote())
                 self._rows[position] = self._row(position, fact)
-            except RayTaskError as wrong:
+            except (RayTaskError, ObjectLostError) as wrong:
                 raise _original(wrong) from wrong
 
     # ---- losing and rebuilding -------------------------------------------------------------
@@ -334,7 +336,7 @@ class RayFederation:
                 return
             except LOST as again:
                 reason = again
-            except RayTaskError as wrong:
+            except (RayTaskError, ObjectLostError) as wrong:
                 raise _original(wrong) from wrong
 
     def _wait_for(self, cohort: int) -> None:
@@ -368,6 +370,10 @@ class RayFederation:
 def _original(wrong: Exception) -> Exception:
     """Return the exception the task raised, not Ray's wrapper around it."""
     cause = getattr(wrong, "cause", None)
+    if isinstance(cause or wrong, ObjectLostError):
+        return WorkerLost(
+            "a stored model was lost with its node; go on from the last checkpoint with --resume"
+        )
     if isinstance(cause, RaysimError):
         return cause
     return WorkerLost(str(wrong)) if isinstance(wrong, LOST) else wrong

@@ -9,7 +9,8 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from raysim.runtime.placement import ShareSettings
 
-_idle: list[tuple[ShareSettings, Any]] = []
+_idle: list[tuple[str, ShareSettings, Any]] = []
+"""Ray session, share and actor; a session that ended took its actors along."""
 ANSWER_S = 5.0
 """An idle actor that does not answer within this time is not used again."""
 
@@ -18,25 +19,33 @@ def keep(share: ShareSettings, actors: list[Any]) -> None:
     """Keep actors for the next run; they let go of their clients."""
     for actor in actors:
         actor.release.remote()
-        _idle.append((share, actor))
+        _idle.append((_session(), share, actor))
 
 
 def take(share: ShareSettings, count: int) -> list[Any]:
     """Return at most ``count`` idle actors with this share; all others end, to free resources."""
     found: list[Any] = []
     while _idle:
-        its_share, actor = _idle.pop()
+        session, its_share, actor = _idle.pop()
+        if session != _session():
+            continue
         if its_share == share and len(found) < count and _answers(actor):
             found.append(actor)
         else:
-            _end(actor)
+            ray.kill(actor)
     return found
 
 
 def end_idle_actors() -> None:
     """End every idle actor."""
     while _idle:
-        _end(_idle.pop()[1])
+        session, _, actor = _idle.pop()
+        if ray.is_initialized() and session == _session():
+            ray.kill(actor)
+
+
+def _session() -> str:
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def _answers(actor: Any) -> bool:
@@ -45,8 +54,3 @@ def _answers(actor: Any) -> bool:
     except (RayError, GetTimeoutError):
         return False
     return True
-
-
-def _end(actor: Any) -> None:
-    if ray.is_initialized():
-        ray.kill(actor)

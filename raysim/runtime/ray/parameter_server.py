@@ -5,6 +5,7 @@ NumPy only: it never imports torch for its own sake.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ class ParameterServer:
 
     It keeps nothing between calls, so losing it loses nothing.
     """
+
+    def __init__(self) -> None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray would let an actor without GPUs see them all
 
     def combine(self, groups: Sequence[int], *parts: Mapping[int, Any]) -> Any:
         """Return (weights and sizes by group, then the mean tree of each of ``groups``)."""
