@@ -120,11 +120,13 @@ def config_yaml(config: RunConfig) -> str:
     return yaml.safe_dump(dump_config(config), sort_keys=False, allow_unicode=True, width=100)
 
 
-def changed_keys(ours: RunConfig, theirs: RunConfig, ignore: Sequence[str] = ()) -> list[str]:
-    """Return the paths whose values differ, leaving out sections in ``ignore``."""
+def changed_keys(
+    ours: RunConfig, theirs: RunConfig, ignore: Sequence[str] = ()
+) -> list[tuple[str, Any, Any]]:
+    """Return (path, our value, their value) of what differs, without the sections in ``ignore``."""
     a, b = _flat(dump_config(ours)), _flat(dump_config(theirs))
     keys = sorted(k for k in a.keys() | b.keys() if a.get(k, _MISSING) != b.get(k, _MISSING))
-    return [k for k in keys if k.split(".")[0] not in ignore]
+    return [(k, a.get(k), b.get(k)) for k in keys if k.split(".")[0] not in ignore]
 
 
 # ---- reading -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from raysim.config import RunConfig, changed_keys, choice_name, config_yaml, loa
 from raysim.context import RoundContext
 from raysim.data.world import DriverData
 from raysim.environment import describe_environment
-from raysim.errors import CheckpointError, ConfigError
+from raysim.errors import ConfigError, OutputError
 from raysim.evaluator import Evaluator
 from raysim.models.params import num_parameters
 from raysim.models.zoo import dense_widths
@@ -22,7 +22,6 @@ from raysim.protocols import Federation, Stage, State
 from raysim.runtime.coordinator import Coordinator, Listener
 from raysim.runtime.run_folder import RunFolder, records_digest
 
-log = logging.getLogger(__name__)
 FREE_TO_CHANGE = ("runtime", "checkpoint", "output")
 """Sections that do not touch a run's bits, so that --resume accepts other values."""
 SMALL_JOB = 2e11
@@ -194,13 +193,14 @@ class Experiment:
     def _check_same_config(self) -> None:
         path = self.folder.path / "config.yaml"
         if not path.is_file():
-            raise CheckpointError(
+            raise OutputError(
                 f"--resume: {self.folder.path} holds no run; start it without --resume"
             )
         changed = changed_keys(self.config, load_config(path), ignore=FREE_TO_CHANGE)
         if changed:
+            keys = ", ".join(f"{key} (now {new!r}, was {old!r})" for key, new, old in changed)
             raise ConfigError(
-                f"--resume: {', '.join(changed)} differ from the config of {self.folder.path}; "
+                f"--resume: {keys} differ from the config of {self.folder.path}; "
                 f"resume with {path}, or use --force to start anew"
             )
 
@@ -223,7 +223,8 @@ class Experiment:
         try:
             yield
         except BaseException as wrong:
-            log.error("run ended: %s", wrong)
+            ended = logging.makeLogRecord({"levelname": "ERROR", "msg": f"run ended: {wrong}"})
+            handler.emit(ended)  # into the file only: whoever called gets the error itself
             raise
         finally:
             root.removeHandler(handler)

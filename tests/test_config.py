@@ -281,19 +281,22 @@ def test_values_away_from_the_default_survive_the_dump():
     assert load_config(yaml.safe_load(config_yaml(config))) == config
 
 
-def test_changed_keys_are_paths():
+def test_changed_keys_are_paths_with_both_values():
     ours = load_config("quickstart")
     theirs = load_config("quickstart", ["train.lr=0.2", "data.noise.rate=0.1", "runtime.actors=2"])
 
     assert changed_keys(ours, ours) == []
-    assert changed_keys(ours, theirs) == ["data.noise.rate", "runtime.actors", "train.lr"]
-    assert changed_keys(ours, theirs, ignore=["runtime"]) == ["data.noise.rate", "train.lr"]
+    assert changed_keys(ours, theirs, ignore=["runtime"]) == [
+        ("data.noise.rate", 0.25, 0.1),
+        ("train.lr", 0.05, 0.2),
+    ]
+    assert ("runtime.actors", "auto", 2) in changed_keys(ours, theirs)
 
 
 def test_changed_keys_see_a_setting_that_only_one_config_has():
     ours = load_config("quickstart", ["data.noise={kind: class_dependent, rate: 0.4}"])
     theirs = load_config("quickstart", ["data.noise={kind: uniform, rho: 0.4}"])
 
-    changed = changed_keys(ours, theirs)
+    changed = {key for key, _, _ in changed_keys(ours, theirs)}
 
-    assert {"data.noise.kind", "data.noise.rate", "data.noise.rho"} <= set(changed)
+    assert {"data.noise.kind", "data.noise.rate", "data.noise.rho"} <= changed

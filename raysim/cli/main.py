@@ -50,7 +50,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
     try:
         code: Any = cli.main(args=arguments, prog_name="raysim", standalone_mode=False)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):  # click turns the second into the first
+        click.echo("raysim: interrupted; what was committed can go on with --resume", err=True)
         code = 130
     except click.exceptions.Exit as leave:
         code = leave.exit_code
@@ -60,7 +61,4 @@ def main(arguments: list[str] | None = None) -> None:
     except RaysimError as wrong:
         click.echo(f"raysim: {wrong}", err=True)
         code = wrong.exit_code
-    except KeyboardInterrupt:
-        click.echo("raysim: interrupted; go on from the last checkpoint with --resume", err=True)
-        code = 130
     sys.exit(code if isinstance(code, int) else 0)

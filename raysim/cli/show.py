@@ -17,9 +17,10 @@ def command(runs: tuple[Path, ...], as_json: bool) -> None:
     from raysim.cli.tables import print_result, print_results
     from raysim.errors import DataError
 
+    for run in runs:
+        if not _below(run):
+            raise DataError(f"no run directory at {run}; `raysim run` makes one")
     folders = [folder for run in runs for folder in _below(run)]
-    if not folders:
-        raise DataError(f"no run directory at {runs[0]}; `raysim run` makes one")
     finished = [_result(f) for f in folders if (f / "result.json").is_file()]
     if as_json:
         for summary in finished:

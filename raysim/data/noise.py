@@ -187,7 +187,7 @@ class FileNoise:
                 "data.noise.path must name a split file when data.partition.kind is not file, got "
                 "null; set it, or set data.partition.kind to file"
             )
-        stored = read_split(path)
+        stored = read_split(path, setting="data.noise.path")
         if not _same_ids(stored.split, split):
             raise ConfigError(
                 f"data.noise.path: split file {path} holds labels of {len(stored.split.clients)} "

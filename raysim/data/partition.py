@@ -238,7 +238,7 @@ class FilePartition:
         """Return the stored split if it was made from this dataset; nothing is drawn."""
         from raysim.data.split_file import read_split
 
-        stored = read_split(self.path)
+        stored = read_split(self.path, setting="data.partition.path")
         if stored.digest != digest:
             raise DataError(
                 f"data.partition.path: split file {self.path} was made from "
@@ -259,7 +259,7 @@ class FilePartition:
     def _read(self) -> Split:
         from raysim.data.split_file import read_split  # split_file imports Split from here
 
-        return read_split(self.path).split
+        return read_split(self.path, setting="data.partition.path").split
 
 
 def classes_in_order(classes: int, groups: int) -> Tasks:

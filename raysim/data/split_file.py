@@ -111,8 +111,15 @@ def export_split(
         ) from error
 
 
-def read_split(path: str | Path) -> StoredSplit:
-    """Return the content of a split file; anything else is a ``DataError``."""
+def read_split(path: str | Path, *, setting: str = "") -> StoredSplit:
+    """Return the content of a split file; else a ``DataError`` that names the ``setting``."""
+    try:
+        return _stored(path)
+    except DataError as wrong:
+        raise DataError(f"{setting}: {wrong}" if setting else str(wrong)) from wrong
+
+
+def _stored(path: str | Path) -> StoredSplit:
     arrays = _read_npz(path)
     if str(arrays["format"]) != FORMAT:
         _refuse(path, f"must have format {FORMAT}", repr(str(arrays["format"])))

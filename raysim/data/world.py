@@ -119,8 +119,14 @@ class DataWorld:
             from raysim.data.features import feature_file
             from raysim.data.store import cache_root
 
-            extractor = dict(self._spec.extractors)[use]
-            self._features[use] = feature_file(self._store, extractor, cache_root() / "features")
+            extractors = dict(self._spec.extractors)
+            try:
+                self._features[use] = feature_file(
+                    self._store, extractors[use], cache_root() / "features"
+                )
+            except DataError as wrong:
+                same = extractors[use] == extractors["grouping"]
+                raise DataError(f"data.{'' if same else 'correction_'}features: {wrong}") from wrong
         return np.asarray(self._features[use][sample_ids])
 
     def _prepare(self, images: np.ndarray) -> np.ndarray:

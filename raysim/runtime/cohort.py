@@ -198,7 +198,8 @@ class Cohort:
         try:
             total.add(contribution(reply.tree, reply.weight))
         except (ValueError, OverflowError) as wrong:
-            raise ClientFailed(k, call.task.__name__, str(wrong), call.where) from wrong
+            reason = f"{wrong}; if training diverged, lower train.lr"
+            raise ClientFailed(k, call.task.__name__, reason, call.where) from wrong
         return reply.reply
 
 

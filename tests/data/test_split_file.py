@@ -173,7 +173,7 @@ def test_missing_file(tmp_path):
         with pytest.raises(DataError) as error:
             read()
         assert str(error.value) == (
-            f"split file {path} must exist, got no file there; export it or correct the path"
+            f"data.partition.path: split file {path} must exist, got no file there; export it or correct the path"
         )
 
 
