@@ -76,9 +76,13 @@ class Side:
         self._errors.close()
 
     def _failed(self, why: str) -> SideFailed:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        code = self._process.returncode
+        ended = f" (exit code {code})" if code is not None else ""
         self._errors.seek(0)
         tail = "".join(self._errors.readlines()[-20:])
-        return SideFailed(f"{self.name} failed: {why}\n{tail}")
+        return SideFailed(f"{self.name} failed: {why}{ended}\n{tail}")
 
 
 @contextlib.contextmanager
