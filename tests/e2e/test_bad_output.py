@@ -161,3 +161,17 @@ def test_an_address_without_a_cluster_is_refused_soon(
 
     refused(said, 3, ["runtime.address", repr(address), "ray start --head", "correct the address"])
     assert picture(old) == before
+
+
+@pytest.mark.ray
+def test_a_ray_address_of_the_environment_without_a_cluster_is_refused_too(
+    command, refused, picture, old
+):
+    before, nobody = picture(old), "127.0.0.1:1"
+
+    said = command(
+        "run", *RAY, f"output={old}", "--force", "runtime.address=auto", RAY_ADDRESS=nobody
+    )
+
+    refused(said, 3, ["runtime.address", nobody, "ray start --head", "correct the address"])
+    assert picture(old) == before

@@ -52,6 +52,8 @@ LOST = (
     WorkerCrashedError,
 )
 
+LOST_MODEL = "a stored model was lost with its node; go on from the last checkpoint with --resume"
+
 
 class RayFederation:
     """Clients on actors. The driver sends one call per actor and keeps models behind handles."""
@@ -267,6 +269,7 @@ class RayFederation:
             try:
                 answer, changed = ray.get(ready[0])
             except LOST as wrong:
+                _refuse_lost_objects(wrong)
                 self._rebuild(cohort, wrong)
                 refs = self._submit(cohort, calls[cohort])
                 pending[refs[0]] = (cohort, refs)
@@ -290,6 +293,7 @@ class RayFederation:
             try:
                 return ray.get(getattr(self._actors[cohort], method).remote(*arguments))
             except LOST as wrong:
+                _refuse_lost_objects(wrong)
                 self._rebuild(cohort, wrong)
             except (RayTaskError, ObjectLostError) as wrong:
                 raise _original(wrong) from wrong
@@ -305,6 +309,7 @@ class RayFederation:
             try:
                 return [refs[0], ray.get(refs[0]), *refs[1:]]
             except LOST as wrong:
+                _refuse_lost_objects(wrong)
                 self._allow("parameter server", server, self._server_losses, wrong)
                 self._servers[server] = self._new_server()
                 position = len(self._records) + server
@@ -367,13 +372,17 @@ class RayFederation:
         log.warning("%s %d was lost (%s); rebuilding it", what, index, first_line)
 
 
+def _refuse_lost_objects(wrong: Exception) -> None:
+    """Raise if the actor lives and only what it was to fetch died with another node."""
+    if isinstance(wrong, RayTaskError):
+        raise WorkerLost(LOST_MODEL) from wrong
+
+
 def _original(wrong: Exception) -> Exception:
     """Return the exception the task raised, not Ray's wrapper around it."""
     cause = getattr(wrong, "cause", None)
     if isinstance(cause or wrong, ObjectLostError):
-        return WorkerLost(
-            "a stored model was lost with its node; go on from the last checkpoint with --resume"
-        )
+        return WorkerLost(LOST_MODEL)
     if isinstance(cause, RaysimError):
         return cause
     return WorkerLost(str(wrong)) if isinstance(wrong, LOST) else wrong

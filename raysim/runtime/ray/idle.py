@@ -45,7 +45,8 @@ def end_idle_actors() -> None:
 
 
 def _session() -> str:
-    return str(ray.get_runtime_context().get_node_id())
+    context = ray.get_runtime_context()  # a handle is worth nothing to another job either
+    return f"{context.get_node_id()}/{context.get_job_id()}"
 
 
 def _answers(actor: Any) -> bool:

@@ -1,0 +1,91 @@
+"""Verbs that only answer: ls, doctor, help. They are quick and load nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from raysim.cli.listing import KINDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ls_gives_every_name_with_one_line(cli, kind):
+    known = {
+        "methods": {"fb_nll", "fb_nll_minus", "rcc_pfl", "optimum", "single", "local_only"},
+        "datasets": {
+            "digits",
+            "synthetic",
+            "mnist",
+            "fashion_mnist",
+            "cifar10",
+            "cifar100",
+            "svhn",
+        },
+        "models": {"logistic"},
+        "features": {"hog", "pixels", "resnet18", "lite0"},
+        "noise": {"class_dependent", "class_independent", "uniform", "file", "none"},
+        "partitions": {"tasks", "file"},
+        "configs": {"quickstart"},
+    }[kind]
+
+    said = cli("ls", kind)
+
+    rows = dict(line.split(None, 1) for line in said.out.splitlines())
+    assert said.code == 0
+    assert known <= set(rows)
+    assert all(text.strip() for text in rows.values())
+
+
+@pytest.mark.ray
+def test_doctor_finds_this_machine_fit(command):
+    said = command("doctor", "--json")
+
+    report = json.loads(said.out)
+    assert said.code == 0, said.out
+    assert report["fit"] is True
+    assert {"packages", "disk", "cache", "data", "ray"} <= {f["what"] for f in report["findings"]}
+
+
+@pytest.mark.ray
+def test_doctor_says_what_is_not_fit_and_leaves_with_3(command):
+    said = command("doctor", RAYSIM_CACHE="/proc/raysim")
+
+    failed = [line for line in said.out.splitlines() if line.startswith("FAIL")]
+    assert said.code == 3
+    assert any("cache" in line and "set RAYSIM_CACHE" in line for line in failed)
+    assert said.out.splitlines()[-1].startswith("not fit")
+
+
+@pytest.mark.parametrize(
+    "verb", [(), ("run",), ("show",), ("ls",), ("doctor",), ("data", "export")]
+)
+def test_help_is_readable(cli, verb):
+    said = cli(*verb, "--help")
+
+    assert said.code == 0
+    assert said.out.startswith("Usage: raysim")
+    assert "\\b" not in said.out
+
+
+def test_the_examples_of_run_stand_on_lines_of_their_own(cli):
+    lines = [line.strip() for line in cli("run", "--help").out.splitlines()]
+
+    assert "raysim run quickstart" in lines
+
+
+@pytest.mark.parametrize(
+    "line", ["--help", "run --help", "ls methods", "ls datasets", "run quickstart train.lr=-1"]
+)
+def test_quick_answers_load_no_heavy_package(line):
+    code = (
+        "import sys\nfrom raysim.cli.main import main\n"
+        f"try:\n    main({line.split()!r})\nexcept SystemExit:\n    pass\n"
+        "heavy = {'ray', 'torch', 'sklearn', 'skimage', 'scipy.cluster'}\n"
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert done.stdout.splitlines()[-1] == "[]"
