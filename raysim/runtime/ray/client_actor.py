@@ -90,5 +90,5 @@ def describe_process() -> dict[str, Any]:
         "node": ray.util.get_node_ip_address(),
         "node_id": context.get_node_id(),
         "gpu_ids": [str(g) for g in ray.get_gpu_ids()],
-        "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
     }

@@ -340,6 +340,7 @@ class RayFederation:
                     ray.get(self._submit(cohort, call)[0])
                 return
             except LOST as again:
+                _refuse_lost_objects(again)
                 reason = again
             except (RayTaskError, ObjectLostError) as wrong:
                 raise _original(wrong) from wrong

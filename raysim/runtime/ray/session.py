@@ -25,7 +25,8 @@ def connect(runtime: RuntimeSettings) -> None:
         "log_to_driver": False,
         "namespace": "raysim",
     }
-    address = runtime.address or os.environ.get("RAY_ADDRESS")
+    named = os.environ.get("RAY_ADDRESS") or None  # what auto means to Ray, where it is set
+    address = named if named and runtime.address in (None, "auto") else runtime.address
     if address is None:
         ray.init(address="local", include_dashboard=False, **options)
         return
