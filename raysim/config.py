@@ -27,7 +27,7 @@ from raysim.runtime.placement import RuntimeSettings
 from raysim.settings import Registry, SettingError, check, choice, did_you_mean, settings
 from raysim.steps.arrays import Arrays
 from raysim.steps.evaluation import EvaluateSettings
-from raysim.steps.merging import ServerSettings
+from raysim.steps.server import ServerSettings
 
 _MISSING = object()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +17,8 @@ from raysim.data.world import DriverData
 from raysim.environment import describe_environment
 from raysim.errors import ConfigError, OutputError
 from raysim.evaluator import Evaluator
+from raysim.models.forms import closed_form
 from raysim.models.params import num_parameters
-from raysim.models.zoo import dense_widths
 from raysim.protocols import Federation, Stage, State
 from raysim.runtime.coordinator import Coordinator, Listener
 from raysim.runtime.run_folder import RunFolder, records_digest
@@ -89,6 +90,7 @@ class Experiment:
             )
         data = DriverData(config.data, config.seed)
         config.model.check(data.image_shape)
+        config.server.check(config.train)
         dimensions = data.dimensions(config.method.uses)
         config.method.check(config, classes=data.classes, dimensions=dimensions)
         if "correction" in config.method.uses:
@@ -162,8 +164,8 @@ class Experiment:
         records = self.folder.records()
         last = records[-1]
         stored = federation.commit(self.folder.checkpoint, state.models)["models"]
-        labels = next((r["labels"] for r in records if "labels" in r), None)
-        grouping = next((r for r in records if "groups" in r), {})
+        labels = next((r["labels"] for r in reversed(records) if "labels" in r), None)
+        grouping: Mapping[str, Any] = next((r for r in reversed(records) if "groups" in r), {})
         correction = next((r["correction"] for r in records if "correction" in r), None)
         before = evaluator.noise()
         rounds_s = sum(r["seconds"] for r in records)
@@ -234,7 +236,7 @@ class Experiment:
 def _with_kernel(config: RunConfig) -> RunConfig:
     """Return the config with ``train.kernel`` decided, so that the saved file repeats the bits."""
     train = config.train
-    has_form = dense_widths(config.model, (1, 1, 1), 2) is not None and train.augment == "none"
+    has_form = closed_form(config.model, (28, 28, 1), 2) is not None and train.augment == "none"
     if train.kernel == "closed_form" and not has_form:
         raise ConfigError(
             f"train.kernel is closed_form, but model {choice_name(config.model)} with "
@@ -249,14 +251,17 @@ def _with_kernel(config: RunConfig) -> RunConfig:
 def make_federation(config: RunConfig, data: DriverData) -> Federation:
     """Return the federation that ``runtime`` asks for."""
     records, spec = data.client_records(), data.spec()
+    # What training needs is imported by actors and driver at the same time, while they start, and
+    # before the first task limits the threads of the libraries that are there.
+    closed = config.train.kernel == "closed_form"
+    warm = ("raysim.models.closed_form" if closed else "raysim.models.networks",)
     if runtime_kind(config, data) == "local":
+        importlib.import_module(warm[0])
         from raysim.runtime.local import LocalFederation
 
         return LocalFederation(records, spec)
     from raysim.runtime.ray.federation import RayFederation
 
-    # Where training needs torch, actors and driver import it at the same time, while they start.
-    warm = () if config.train.kernel == "closed_form" else ("raysim.models.networks",)
     return RayFederation(records, spec, config.runtime, warm=warm)
 
 

@@ -37,10 +37,7 @@ class World(Protocol):
     """
 
     def images(self, sample_ids: np.ndarray) -> np.ndarray:
-        """Return the training images of ``sample_ids``, float32, normalised, (N, channels.
-
-        Height, width).
-        """
+        """Return the training images of ``sample_ids``, float32, normalised, (N, C, H, W)."""
         ...
 
     def features(self, use: str, sample_ids: np.ndarray) -> np.ndarray:
@@ -48,10 +45,7 @@ class World(Protocol):
         ...
 
     def test_set(self, classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the public test images of ``classes``, prepared like training images.
-
-        And labels.
-        """
+        """Return the test images of ``classes``, prepared like training images, and labels."""
         ...
 
 
@@ -189,6 +183,10 @@ class Federation(Protocol):
         """Run ``task(**shared)`` beside a parameter server; the reply comes back to the caller."""
         ...
 
+    def derive(self, task: Callable[..., Tree], *, server: int = 0, **shared: Any) -> Handle:
+        """Run ``task(**shared)`` beside a parameter server; the tree it returns stays stored."""
+        ...
+
     def put(self, tree: Tree) -> Handle:
         """Store a tree once; ``shared`` and ``each`` may carry the handle, tasks see the tree."""
         ...
@@ -251,10 +249,7 @@ class Context(Protocol):
         ...
 
     def privilege(self, name: str) -> Any:
-        """Return knowledge that only a method declaring it in ``privileges`` may use (optimum.
-
-        "tasks").
-        """
+        """Return knowledge ("tasks") that only a method declaring it in ``privileges`` may use."""
         ...
 
     def record(self, **values: Any) -> None:

@@ -1,22 +1,27 @@
-"""Many clients trained together: closed-form gradients of dense networks on stacked weights.
+"""Many clients trained together by the hand-derived gradients of ``closed_form``.
 
-Logistic regression and the perceptron need no autograd. Clients are stacked (S clients, B rows, D
-inputs, P parameters) and NumPy multiplies one slice after another, so a client's result does not
-depend on who shares its stack: every product has the same shape, short batches are padded with
-rows of weight zero. Same updates as ``training.train_client`` up to rounding (tests compare).
+Clients of dense networks are stacked (S clients, B rows, D inputs, P parameters), those of
+convolutions come one by one. A client's result does not depend on who shares its stack: every
+product has the same shape, short batches are padded with rows of weight zero. Same updates as
+``training.train_client`` up to rounding (tests compare).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from raysim.models.forms import Form, is_dense, num_classes
 from raysim.models.training import TrainReport, TrainSettings
 from raysim.protocols import Tree
+
+if TYPE_CHECKING:
+    from raysim.models.closed_form import Network
 
 STACK_BYTES = 8_000_000
 """Memory of one stack; about what the caches hold. It does not change any bit."""
@@ -42,14 +47,15 @@ class Trained:
 
 
 def train_cohort(
-    widths: tuple[int, ...], tree: Tree, members: Sequence[Member], settings: TrainSettings
+    form: Form, tree: Tree, members: Sequence[Member], settings: TrainSettings
 ) -> Iterator[Trained]:
     """Yield the models of ``members``, all started from ``tree``, a stack at a time."""
     sizes = [len(member.labels) for member in members]
     start = np.asarray(tree["trainable"], dtype=np.float32)
-    for places in stacks(sizes, widths[0], start.size, settings.batch_size):
+    room = STACK_BYTES if is_dense(form) else 0
+    for places in stacks(sizes, form[0].inputs, start.size, settings.batch_size, room):
         chosen = [members[p] for p in places]
-        trained, losses = _train_stack(widths, start, chosen, settings)
+        trained, losses = _train_stack(form, start, chosen, settings)
         steps = [settings.epochs * ceil(sizes[p] / settings.batch_size) for p in places]
         reports = tuple(
             TrainReport(loss=float(loss), steps=count, samples=sizes[p])
@@ -58,25 +64,24 @@ def train_cohort(
         yield Trained(places, trained, reports)
 
 
-def dense_logits(widths: tuple[int, ...], tree: Tree, images: np.ndarray) -> np.ndarray:
-    """Return the logits (N, C) of a dense model without torch."""
-    flat = np.ascontiguousarray(images.reshape(1, len(images), -1), dtype=np.float32)
-    weights = np.array(tree["trainable"], dtype=np.float32)[None]
-    found: np.ndarray = _Dense(widths, weights).forward(flat)[-1][0]
-    return found
+def cohort_logits(form: Form, tree: Tree, images: np.ndarray) -> np.ndarray:
+    """Return the logits (N, C) of a model with a closed form, without torch."""
+    from raysim.models.closed_form import form_logits
+
+    return form_logits(form, tree["trainable"], images)
 
 
 def stacks(
-    sizes: Sequence[int], inputs: int, num_parameters: int, batch_size: int
+    sizes: Sequence[int], inputs: int, num_parameters: int, batch_size: int, budget: int
 ) -> list[tuple[int, ...]]:
-    """Cut clients into stacks of one batch shape within the budget, largest clients first."""
+    """Cut clients into stacks of one batch shape within ``budget`` bytes, largest first."""
     order = sorted(range(len(sizes)), key=lambda p: (-sizes[p], p))
     cut: list[tuple[int, ...]] = []
     while order:
         rows = batch_rows(sizes[order[0]], batch_size)
         padded = rows * max(ceil(sizes[order[0]] / rows), 1)
         each = 4 * (padded * inputs + 4 * num_parameters)
-        room = max(STACK_BYTES // each, 1)
+        room = max(budget // each, 1)
         same = [p for p in order[:room] if batch_rows(sizes[p], batch_size) == rows]
         cut.append(tuple(same))
         order = order[len(same) :]
@@ -89,29 +94,23 @@ def batch_rows(size: int, batch_size: int) -> int:
 
 
 def _train_stack(
-    widths: tuple[int, ...],
-    start: np.ndarray,
-    members: Sequence[Member],
-    settings: TrainSettings,
+    form: Form, start: np.ndarray, members: Sequence[Member], settings: TrainSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return parameters (S, P) and the mean loss of the last epoch (S,); sizes do not increase."""
+    from raysim.models.closed_form import network
+
     sizes = np.array([len(member.labels) for member in members])
     rows = batch_rows(int(sizes[0]), settings.batch_size)
     weights = np.repeat(start[None], len(members), axis=0)
-    network = _Dense(widths, weights)
-    update = _updater(weights, start, settings)
-    batches = _Batches(members, sizes, rows, widths[0], widths[-1])
+    step = _stepper(network(form, weights), weights, start, settings)
+    batches = _Batches(members, sizes, rows, form[0].inputs, num_classes(form))
     losses = np.full(len(members), np.nan)
     for epoch in range(settings.epochs):
         batches.shuffle(settings.order)
         last = epoch + 1 == settings.epochs
         total = np.zeros(len(members))
         for images, targets, share in batches:
-            active = len(images)
-            gradient, loss = network.gradient(images, targets, share, with_loss=last)
-            update(gradient, active)
-            if last:
-                total[:active] += loss
+            total[: len(images)] += step(images, targets, share, with_loss=last)
         if last:
             losses[sizes > 0] = total[sizes > 0] / sizes[sizes > 0]
     return weights, losses
@@ -172,64 +171,24 @@ class _Batches:
         self._targets[s, np.arange(size), self._members[s].labels[order]] = 1.0
 
 
-class _Dense:
-    """Layers with ReLU between them, as views of stacked parameters."""
+def _stepper(
+    net: Network, weights: np.ndarray, start: np.ndarray, settings: TrainSettings
+) -> Callable[..., np.ndarray]:
+    """Return the function that takes a batch, moves its clients' weights and returns the loss."""
+    if settings.optimizer == "sgd" and not (
+        settings.momentum or settings.weight_decay or settings.proximal
+    ):
+        return partial(net.descend, lr=settings.lr)
+    update = _updater(weights, start, settings)
 
-    def __init__(self, widths: tuple[int, ...], weights: np.ndarray) -> None:
-        self._gradient = np.empty_like(weights)
-        self._layers = _views(widths, weights)
-        self._slots = _views(widths, self._gradient)
+    def step(
+        images: np.ndarray, targets: np.ndarray, share: np.ndarray, *, with_loss: bool
+    ) -> np.ndarray:
+        gradient, loss = net.gradient(images, targets, share, with_loss=with_loss)
+        update(gradient, len(images))
+        return loss
 
-    def gradient(
-        self, images: np.ndarray, targets: np.ndarray, share: np.ndarray, *, with_loss: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return d(mean cross-entropy)/d(parameters) (S, P) and the summed loss (S,)."""
-        active = len(images)
-        *inputs, out = self.forward(images)
-        out -= out.max(axis=2, keepdims=True)
-        chosen = (out * targets).sum(axis=2) if with_loss else None
-        np.exp(out, out=out)
-        total = out.sum(axis=2, keepdims=True)
-        loss = np.zeros(active)
-        if chosen is not None:
-            valid = share[:, :, 0] > 0
-            loss = np.where(valid, np.log(total[:, :, 0]) - chosen, 0.0).sum(axis=1)
-        out /= total
-        out -= targets
-        out *= share  # softmax minus one-hot, over the batch; padded rows weigh nothing
-        self._backward(inputs, out, active)
-        return self._gradient, loss
-
-    def forward(self, images: np.ndarray) -> list[np.ndarray]:
-        """Return the input of every layer, and the logits last."""
-        active, outputs = len(images), [images]
-        for depth, (weight, bias) in enumerate(self._layers):
-            out = outputs[-1] @ weight[:active].transpose(0, 2, 1)
-            out += bias[:active, None]
-            if depth + 1 < len(self._layers):
-                np.maximum(out, 0.0, out=out)
-            outputs.append(out)
-        return outputs
-
-    def _backward(self, inputs: list[np.ndarray], error: np.ndarray, active: int) -> None:
-        for depth in range(len(self._layers) - 1, -1, -1):
-            weight_slot, bias_slot = self._slots[depth]
-            np.matmul(error.transpose(0, 2, 1), inputs[depth], out=weight_slot[:active])
-            np.sum(error, axis=1, out=bias_slot[:active])
-            if depth:
-                error = error @ self._layers[depth][0][:active]
-                error *= inputs[depth] > 0
-
-
-def _views(widths: tuple[int, ...], stacked: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return (weight (S, out, in), bias (S, out)) of each layer, in the order of the flat tree."""
-    views, at = [], 0
-    for inputs, outputs in pairwise(widths):
-        end = at + inputs * outputs
-        weight = stacked[:, at:end].reshape(len(stacked), outputs, inputs)
-        views.append((weight, stacked[:, end : end + outputs]))
-        at = end + outputs
-    return views
+    return step
 
 
 def _updater(
@@ -237,54 +196,65 @@ def _updater(
 ) -> Callable[[np.ndarray, int], None]:
     """Return the function that moves the first ``active`` clients by their gradients, in place."""
     decay, proximal = np.float32(settings.weight_decay), np.float32(settings.proximal)
+    # Temporaries of this size come fresh from the system at every step, page by page: keep one.
+    spare = np.empty_like(weights)
     descend = (
-        _adam(weights, settings.lr) if settings.optimizer == "adam" else _sgd(weights, settings)
+        _adam(weights, settings.lr, spare)
+        if settings.optimizer == "adam"
+        else _sgd(weights, settings, spare)
     )
 
     def update(gradient: np.ndarray, active: int) -> None:
-        move, own = gradient[:active], weights[:active]
+        move, own, free = gradient[:active], weights[:active], spare[:active]
         if decay:
-            move += decay * own
+            np.multiply(own, decay, out=free)
+            move += free
         if proximal:
-            move += proximal * (own - start)
+            np.subtract(own, start, out=free)
+            free *= proximal
+            move += free
         descend(move, active)
 
     return update
 
 
-def _sgd(weights: np.ndarray, settings: TrainSettings) -> Callable[[np.ndarray, int], None]:
+def _sgd(
+    weights: np.ndarray, settings: TrainSettings, spare: np.ndarray
+) -> Callable[[np.ndarray, int], None]:
     lr, momentum = np.float32(settings.lr), np.float32(settings.momentum)
-    velocity = np.zeros_like(weights) if momentum else None
+    velocity = np.zeros_like(weights)
 
     def descend(move: np.ndarray, active: int) -> None:
-        if velocity is None:
-            move *= lr
-            weights[:active] -= move
-            return
         velocity[:active] *= momentum
         velocity[:active] += move
-        weights[:active] -= lr * velocity[:active]
+        np.multiply(velocity[:active], lr, out=spare[:active])
+        weights[:active] -= spare[:active]
 
     return descend
 
 
-def _adam(weights: np.ndarray, lr: float) -> Callable[[np.ndarray, int], None]:
+def _adam(weights: np.ndarray, lr: float, spare: np.ndarray) -> Callable[[np.ndarray, int], None]:
     """Return Adam's update, betas 0.9 and 0.999, epsilon 1e-8."""
     first, second = np.zeros_like(weights), np.zeros_like(weights)
-    steps = [0] * len(weights)  # per client: smaller ones make fewer steps in every epoch
+    steps = np.zeros((len(weights), 1))  # per client: smaller ones make fewer in every epoch
 
     def descend(move: np.ndarray, active: int) -> None:
-        for s in range(active):
-            steps[s] += 1
-        own_steps = steps[:active]
-        rate = np.array([[lr / (1.0 - 0.9**n)] for n in own_steps], dtype=np.float32)
-        root = np.array([[(1.0 - 0.999**n) ** 0.5] for n in own_steps], dtype=np.float32)
-        first[:active] += np.float32(0.1) * (move - first[:active])
-        second[:active] *= np.float32(0.999)
-        second[:active] += np.float32(0.001) * move * move
-        scale = np.sqrt(second[:active])
-        scale /= root
-        scale += np.float32(1e-8)
-        weights[:active] -= rate * first[:active] / scale
+        own, free = steps[:active], spare[:active]
+        own += 1.0
+        rate = (lr / (1.0 - 0.9**own)).astype(np.float32)
+        root = np.sqrt(1.0 - 0.999**own).astype(np.float32)
+        np.subtract(move, first[:active], out=free)
+        free *= np.float32(0.1)
+        first[:active] += free
+        np.multiply(move, move, out=move)
+        move -= second[:active]
+        move *= np.float32(0.001)
+        second[:active] += move
+        np.sqrt(second[:active], out=move)
+        move /= root
+        move += np.float32(1e-8)
+        np.divide(first[:active], move, out=free)
+        free *= rate
+        weights[:active] -= free
 
     return descend

@@ -92,6 +92,10 @@ class LocalFederation:
         """Run a function here: the server is this process too."""
         return run_at_server(task, _resolve(shared), self.where)
 
+    def derive(self, task: Callable[..., Tree], *, server: int = 0, **shared: Any) -> Handle:
+        """Run a function here and keep its tree."""
+        return self.put(self.serve(task, server=server, **shared))
+
     def put(self, tree: Tree) -> Handle:
         """Keep a copy of a tree."""
         return _kept({name: np.array(array) for name, array in tree.items()})

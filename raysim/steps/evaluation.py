@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from raysim.models.cohort import dense_logits
+from raysim.models.cohort import cohort_logits
 from raysim.models.evaluation import evaluate, score
+from raysim.models.forms import closed_form
+from raysim.models.params import image_shape_of
 from raysim.models.threads import one_thread, torch_device
-from raysim.models.zoo import dense_widths
-from raysim.protocols import Client, Context, State, Tree
+from raysim.protocols import Client, ClientId, Context, State, Tree
 from raysim.settings import check, settings
+
+KINDS = ("accuracy", "loss")
 
 
 @settings
@@ -46,14 +49,22 @@ def evaluate_clients(context: Context, state: State) -> None:
         kernel=context.config.train.kernel,
         classes=context.classes,
     )
-    per_client = {k: replies[first[pair]]["accuracy"] for k, pair in pairs.items()}
-    values = np.array([per_client[k] for k in sorted(per_client)])
+    record_scores(context, {k: replies[first[pair]] for k, pair in pairs.items()})
+
+
+def record_scores(context: Context, scores: Mapping[ClientId, Mapping[str, float]]) -> None:
+    """Record accuracy and test loss over clients and per task, from each client's own."""
+    tasks = context.test_classes()
+    found = {what: np.array([scores[k][what] for k in sorted(scores)]) for what in KINDS}
+    own = [tasks[k] for k in sorted(scores)]
+    members = {t: np.array([other == t for other in own]) for t in dict.fromkeys(own)}
     context.record(
-        accuracy={"mean": float(values.mean()), "std": float(values.std())},
-        test_loss=float(np.mean([replies[first[pairs[k]]]["loss"] for k in sorted(pairs)])),
+        accuracy={"mean": float(found["accuracy"].mean()), "std": float(found["accuracy"].std())},
+        test_loss=float(found["loss"].mean()),
+        by_task={w: [float(found[w][m].mean()) for m in members.values()] for w in KINDS},
     )
     if context.last:
-        context.record(per_client=values.tolist())
+        context.record(per_client=found["accuracy"].tolist())
 
 
 def evaluate_task(
@@ -64,9 +75,9 @@ def evaluate_task(
     model, classes = arguments["model"], arguments["classes"]
     tree = arguments["models"][arguments["own_group"]]
     if arguments["kernel"] == "closed_form":
-        widths = dense_widths(model, images.shape[1:], classes)
-        assert widths is not None  # the kernel was chosen for this model
-        found = score(dense_logits(widths, tree, images), labels)
+        form = closed_form(model, image_shape_of(images), classes)
+        assert form is not None  # the kernel was chosen for this model
+        found = score(cohort_logits(form, tree, images), labels)
     else:
         with one_thread():
             found = evaluate(model, tree, images, labels, classes=classes, device=torch_device())

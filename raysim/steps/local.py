@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from raysim.errors import ClientFailed
-from raysim.models.cohort import Member, train_cohort
+from raysim.models.cohort import Member, Trained, train_cohort
+from raysim.models.forms import closed_form
 from raysim.models.threads import one_thread, torch_device
-from raysim.models.training import TrainSettings, train_client
-from raysim.models.zoo import dense_widths
+from raysim.models.training import TrainReport, TrainSettings, train_client
 from raysim.protocols import Client, ClientId, Contribution, Stacked, Tree, runs_together
 from raysim.seeding import stream
+from raysim.steps.server import contributed
 
 
 def current_labels(client: Client, memory: Tree) -> np.ndarray:
@@ -29,7 +30,8 @@ def train_together(
     clients: Sequence[Client], memories: Sequence[Tree], arguments: Sequence[Mapping[str, Any]]
 ) -> Iterator[Stacked] | None:
     """Train all clients of an actor in stacks, where the model has a closed form."""
-    if not clients or arguments[0]["train"].kernel != "closed_form":
+    own_step = any(arguments and name in arguments[0] for name in ("loss", "regulariser"))
+    if not clients or own_step or arguments[0]["train"].kernel != "closed_form":
         return None
     return _train_stacks(clients, memories, arguments)
 
@@ -38,22 +40,41 @@ def _train_stacks(
     clients: Sequence[Client], memories: Sequence[Tree], arguments: Sequence[Mapping[str, Any]]
 ) -> Iterator[Stacked]:
     shared = arguments[0]
-    widths = dense_widths(shared["model"], shared["image_shape"], shared["classes"])
-    assert widths is not None  # the kernel was chosen for this model
+    form = closed_form(shared["model"], shared["image_shape"], shared["classes"])
+    assert form is not None  # the kernel was chosen for this model
     labels = [current_labels(c, m) for c, m in zip(clients, memories, strict=True)]
     for group in sorted({a["group"] for a in arguments}):
         places = [i for i, a in enumerate(arguments) if a["group"] == group]
         members = [_member(clients[i], labels[i], shared) for i in places]
-        for done in train_cohort(widths, shared["models"][group], members, shared["train"]):
+        for done in train_cohort(form, shared["models"][group], members, shared["train"]):
             chosen = [places[p] for p in done.places]
             ids = tuple(clients[i].id for i in chosen)
             _refuse_diverged(ids, done.trainable, shared["train"])
             yield Stacked(
                 ids,
-                tuple({"loss": r.loss, "samples": r.samples} for r in done.reports),
-                {"trainable": done.trainable, "buffers": np.zeros((len(ids), 0), np.float32)},
-                np.array([_weight(shared, len(labels[i])) for i in chosen]),
+                tuple(_reply(report) for report in done.reports),
+                _stacked(shared, group, done),
+                np.array([weight_of(shared, len(labels[i])) for i in chosen]),
             )
+
+
+def _stacked(shared: Mapping[str, Any], group: int, done: Trained) -> Tree:
+    """Return what the clients of a stack send, one row each."""
+    empty = np.zeros(0, dtype=np.float32)
+    received = shared["models"][group]
+    rows = [
+        contributed(
+            shared["server"],
+            shared["train"],
+            received=received,
+            trained={"trainable": trainable, "buffers": empty},
+            steps=report.steps,
+        )
+        for trainable, report in zip(done.trainable, done.reports, strict=True)
+    ]
+    if all(row["trainable"].base is done.trainable for row in rows):  # nothing was changed
+        return {"trainable": done.trainable, "buffers": np.zeros((len(rows), 0), np.float32)}
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def _member(client: Client, labels: np.ndarray, shared: Mapping[str, Any]) -> Member:
@@ -75,8 +96,13 @@ def _refuse_diverged(ids: Sequence[ClientId], trainable: np.ndarray, train: Trai
         )
 
 
-def _weight(shared: Mapping[str, Any], samples: int) -> float:
-    return 1.0 if shared["weights"] == "uniform" else float(max(samples, 1))
+def weight_of(shared: Mapping[str, Any], samples: int) -> float:
+    """Return how much a client counts in its group's mean."""
+    return 1.0 if shared["server"].weights == "uniform" else float(max(samples, 1))
+
+
+def _reply(report: TrainReport) -> dict[str, Any]:
+    return {"loss": report.loss, "samples": report.samples}
 
 
 @runs_together(train_together)
@@ -85,8 +111,26 @@ def train_task(
 ) -> tuple[Tree, Contribution]:
     """Reply with the model after E local epochs (Algorithm 1, line 26)."""
     labels = current_labels(client, memory)
+    tree, report = trained_model(client, labels, arguments)
+    sent = contributed(
+        arguments["server"],
+        arguments["train"],
+        received=arguments["models"][arguments["group"]],
+        trained=tree,
+        steps=report.steps,
+    )
+    return memory, Contribution(sent, weight_of(arguments, len(labels)), _reply(report))
+
+
+def trained_model(
+    client: Client, labels: np.ndarray, arguments: Mapping[str, Any]
+) -> tuple[Tree, TrainReport]:
+    """Return the client's model after its local epochs from the model of its group.
+
+    ``loss`` and ``regulariser`` among the arguments are a method's own (models/losses.py).
+    """
     with one_thread():
-        tree, report = train_client(
+        return train_client(
             arguments["model"],
             arguments["models"][arguments["group"]],
             client.world.images(client.sample_ids),
@@ -94,10 +138,10 @@ def train_task(
             arguments["train"],
             rng=stream(arguments["seed"], "train", arguments["round"], client.id),
             classes=arguments["classes"],
+            loss=arguments.get("loss"),
+            regulariser=arguments.get("regulariser"),
             device=torch_device(),
         )
-    weight = _weight(arguments, len(labels))
-    return memory, Contribution(tree, weight, {"loss": report.loss, "samples": report.samples})
 
 
 def participants(

@@ -1,86 +1,97 @@
 """A round of training inside groups.
 
-Local work, then one mean per group (Algorithm 1, lines 23-32).
+Local work, then one model per group (Algorithm 1, lines 23-32).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from raysim.models.params import initial_tree
 from raysim.protocols import ClientId, Context, State
-from raysim.settings import settings
 from raysim.steps.evaluation import evaluate_clients, is_due
 from raysim.steps.local import participants, train_task
-
-
-@settings
-class ServerSettings:
-    """How the server turns a round's contributions into the next model."""
-
-    optimizer: Literal["mean"] = "mean"
-    weights: Literal["uniform", "samples"] = "uniform"  # Algorithm 1, line 30
-    """uniform: every client counts the same; samples: by its number of samples."""
-
-
-def group_model(group: int) -> str:
-    """Return the name under which a group's model is stored."""
-    return f"group/{group}"
+from raysim.steps.server import group_model, next_models
 
 
 def train_round(context: Context, state: State) -> State:
     """Return the state after one round; a group without a participant keeps its model."""
-    state, nbytes = _train(context, state)
-    context.sent("down", "model", nbytes)
-    context.sent("up", "model", nbytes)
-    return state
+    state = train_groups(context, state, chosen_clients(context))
+    return evaluated(context, state)
 
 
 def train_alone(context: Context, state: State) -> State:
     """Return the state after one round in which no model leaves its client (groups of one)."""
-    return _train(context, state)[0]
+    state = train_groups(context, state, chosen_clients(context), counted=False)
+    return evaluated(context, state)
 
 
-def _train(context: Context, state: State) -> tuple[State, int]:
-    """Train, average per group, evaluate when due; also return the bytes of the models involved."""
-    state = state if state.models else _initial(context, state)
+def chosen_clients(context: Context, among: Sequence[ClientId] | None = None) -> list[ClientId]:
+    """Return the clients that take part in this round, out of ``among`` (default all)."""
+    clients = list(context.federation.clients if among is None else among)
     config = context.config
-    chosen = participants(
-        list(context.federation.clients), config.train, seed=config.seed, round_id=context.round
-    )
+    return participants(clients, config.train, seed=config.seed, round_id=context.round)
+
+
+def evaluated(context: Context, state: State) -> State:
+    """Evaluate if this round is due for it; return the state."""
+    if is_due(context):
+        evaluate_clients(context, state)
+    return state
+
+
+def train_groups(
+    context: Context,
+    state: State,
+    chosen: Sequence[ClientId],
+    *,
+    counted: bool = True,
+    **local: Any,
+) -> State:
+    """Train the models of ``chosen``'s groups and merge them; ``local`` goes to the local step."""
+    state = state if state.models else with_initial(context, state)
+    config = context.config
     groups = {k: state.groups[k] for k in chosen}
     handles = {g: state.models[group_model(g)] for g in sorted(set(groups.values()))}
     reduced = context.federation.reduce(
-        train_task,
-        groups=groups,
-        models=handles,
-        model=config.model,
-        train=config.train,
-        weights=config.server.weights,
-        classes=context.classes,
-        image_shape=context.image_shape,
-        seed=config.seed,
-        round=context.round,
+        train_task, groups=groups, models=handles, **local_arguments(context), **local
     )
-    means = {group_model(g): result.mean for g, result in reduced.groups.items()}  # line 30
-    state = replace(state, models={**state.models, **means})
-    context.record(loss=_mean_loss(reduced.replies))
-    if is_due(context):
-        evaluate_clients(context, state)
-    return state, sum(handles[g].nbytes for g in groups.values())
+    means = {g: result.mean for g, result in reduced.groups.items()}  # line 30
+    new = next_models(context.federation, config.server, models=state.models, means=means)
+    context.record(loss=mean_loss(reduced.replies))
+    if counted:
+        nbytes = sum(handles[g].nbytes for g in groups.values())
+        context.sent("down", "model", nbytes)
+        context.sent("up", "model", nbytes)
+    return replace(state, models={**state.models, **new})
 
 
-def _initial(context: Context, state: State) -> State:
+def local_arguments(context: Context) -> dict[str, Any]:
+    """Return what every local training needs besides the models."""
+    config = context.config
+    return {
+        "model": config.model,
+        "train": config.train,
+        "server": config.server,
+        "classes": context.classes,
+        "image_shape": context.image_shape,
+        "seed": config.seed,
+        "round": context.round,
+    }
+
+
+def with_initial(context: Context, state: State) -> State:
     """Give every group the same random weights."""
     config = context.config
     tree = initial_tree(config.model, context.image_shape, context.classes, config.seed)
     handle = context.federation.put(tree)
     names = [group_model(g) for g in sorted(set(state.groups.values()))]
-    return replace(state, models=dict.fromkeys(names, handle))
+    return replace(state, models={**state.models, **dict.fromkeys(names, handle)})
 
 
-def _mean_loss(replies: Mapping[ClientId, Any]) -> float | None:
+def mean_loss(replies: Mapping[ClientId, Any]) -> float | None:
+    """Return the mean training loss of the clients that had samples."""
     losses = [reply["loss"] for reply in replies.values() if reply["samples"]]
     return sum(losses) / len(losses) if losses else None

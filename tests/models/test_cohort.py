@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from raysim.models import cohort
-from raysim.models.cohort import Member, dense_logits, train_cohort
+from raysim.models.cohort import Member, cohort_logits, train_cohort
 from raysim.models.evaluation import logits
+from raysim.models.forms import closed_form
 from raysim.models.params import initial_tree
 from raysim.models.training import TrainSettings, train_client
-from raysim.models.zoo import Logistic, Mlp, SmallCnn, dense_widths
+from raysim.models.zoo import LeNet5, Logistic, Mlp, SmallCnn
 from raysim.seeding import stream
 
 SHAPE, CLASSES = (5, 4, 1), 3
 SIZES = (1, 3, 8, 13, 20, 31, 32, 33, 64, 70, 70, 5)
-MODELS = [Logistic(), Mlp(hidden=7)]
+MODELS = {"logistic": Logistic(), "mlp": Mlp(hidden=7), "lenet5": LeNet5(batch_norm=False)}
+SHAPES = {"lenet5": (19, 16, 1)}  # an odd map under the second pooling
 VARIANTS = {
     "sgd": {},
     "momentum, decay, proximal": {"momentum": 0.9, "weight_decay": 0.01, "proximal": 0.1},
@@ -26,11 +28,11 @@ VARIANTS = {
 }
 
 
-def clients(sizes=SIZES):
+def clients(sizes=SIZES, shape=SHAPE):
     made = []
     for k, size in enumerate(sizes):
         rng = stream(0, "cohort test", k)
-        images = rng.normal(size=(size, 1, *SHAPE[:2])).astype(np.float32)
+        images = rng.normal(size=(size, 1, *shape[:2])).astype(np.float32)
         made.append((images, rng.integers(0, CLASSES, size)))
     return made
 
@@ -43,45 +45,49 @@ def members(data, ids):
     return [member(k) for k in ids]
 
 
-def together(model, data, ids, settings):
+def together(model, data, ids, settings, shape=SHAPE):
     """Parameters and reports by client."""
-    tree = initial_tree(model, SHAPE, CLASSES, 0)
-    widths = dense_widths(model, SHAPE, CLASSES)
+    tree = initial_tree(model, shape, CLASSES, 0)
+    form = closed_form(model, shape, CLASSES)
     found = {}
-    for part in train_cohort(widths, tree, members(data, ids), settings):
+    for part in train_cohort(form, tree, members(data, ids), settings):
         for place, row, report in zip(part.places, part.trainable, part.reports, strict=True):
             found[ids[place]] = (row, report)
     return found
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("model", MODELS, ids=["logistic", "mlp"])
-def test_a_cohort_equals_each_client_alone(model, variant):
+@pytest.mark.parametrize("name", MODELS)
+def test_a_cohort_equals_each_client_alone(name, variant):
     settings = TrainSettings(epochs=2, batch_size=32, **VARIANTS[variant])
-    data = clients()
-    tree = initial_tree(model, SHAPE, CLASSES, 0)
+    model, shape = MODELS[name], SHAPES.get(name, SHAPE)
+    data = clients(shape=shape)
+    tree = initial_tree(model, shape, CLASSES, 0)
 
-    found = together(model, data, range(len(data)), settings)
+    found = together(model, data, range(len(data)), settings, shape)
 
     for k, (images, labels) in enumerate(data):
         rng = stream(1, "train", k)
         alone, report = train_client(
             model, tree, images, labels, settings, rng=rng, classes=CLASSES
         )
-        np.testing.assert_allclose(found[k][0], alone["trainable"], atol=1e-5)
+        # Adam divides gradients of rounding size (behind dead ReLUs) by themselves.
+        atol = 1e-4 if name == "lenet5" and variant.startswith("adam") else 1e-5
+        np.testing.assert_allclose(found[k][0], alone["trainable"], atol=atol)
         assert found[k][1].loss == pytest.approx(report.loss, abs=1e-5)
         assert (found[k][1].steps, found[k][1].samples) == (report.steps, report.samples)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("model", MODELS, ids=["logistic", "mlp"])
-def test_a_clients_bits_do_not_depend_on_its_company(model, variant):
+@pytest.mark.parametrize("name", MODELS)
+def test_a_clients_bits_do_not_depend_on_its_company(name, variant):
     settings = TrainSettings(epochs=2, batch_size=32, **VARIANTS[variant])
-    data = clients()
-    everyone = together(model, data, range(len(data)), settings)
+    model, shape = MODELS[name], SHAPES.get(name, SHAPE)
+    data = clients(shape=shape)
+    everyone = together(model, data, range(len(data)), settings, shape)
 
     for ids in ([0], [9], [2, 7], [5, 4, 3], list(range(0, 12, 2))):
-        some = together(model, data, ids, settings)
+        some = together(model, data, ids, settings, shape)
 
         for k in ids:
             assert some[k][0].tobytes() == everyone[k][0].tobytes()
@@ -102,7 +108,7 @@ def test_the_size_of_the_stacks_does_not_change_a_bit(monkeypatch):
 def test_stacks_cover_everyone_once_within_the_budget():
     sizes = [60] * 500 + [600] * 20 + [1, 0, 7]
 
-    cut = cohort.stacks(sizes, inputs=784, num_parameters=7850, batch_size=32)
+    cut = cohort.stacks(sizes, inputs=784, num_parameters=7850, batch_size=32, budget=8_000_000)
 
     assert sorted(itertools.chain(*cut)) == list(range(len(sizes)))
     for places in cut:
@@ -110,7 +116,7 @@ def test_stacks_cover_everyone_once_within_the_budget():
         assert len(rows) == 1
         longest = -(-max(sizes[p] for p in places) // 32) * 32
         nbytes = 4 * len(places) * (longest * 784 + 4 * 7850)
-        assert len(places) == 1 or nbytes <= cohort.STACK_BYTES
+        assert len(places) == 1 or nbytes <= 8_000_000
 
 
 def test_a_client_without_samples_keeps_the_model():
@@ -123,15 +129,33 @@ def test_a_client_without_samples_keeps_the_model():
     assert np.isnan(found[0][1].loss)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=["logistic", "mlp"])
-def test_logits_without_torch_equal_those_of_the_network(model):
-    images, _ = clients((50,))[0]
-    tree = initial_tree(model, SHAPE, CLASSES, 0)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("count", [0, 1, 50, 300])
+def test_logits_without_torch_equal_those_of_the_network(name, count):
+    model, shape = MODELS[name], SHAPES.get(name, SHAPE)
+    images, _ = clients((count,), shape)[0]
+    tree = initial_tree(model, shape, CLASSES, 0)
 
-    ours = dense_logits(dense_widths(model, SHAPE, CLASSES), tree, images)
+    ours = cohort_logits(closed_form(model, shape, CLASSES), tree, images)
 
     np.testing.assert_allclose(ours, logits(model, tree, images, classes=CLASSES), atol=1e-5)
 
 
-def test_convolutions_have_no_closed_form():
-    assert dense_widths(SmallCnn(), (8, 8, 1), 10) is None
+def test_batch_norm_has_no_closed_form():
+    assert closed_form(SmallCnn(), (8, 8, 1), 10) is None
+    assert closed_form(LeNet5(batch_norm=True), (32, 32, 1), 10) is None
+
+
+def test_a_tie_in_pooling_goes_to_the_first_as_in_torch():
+    model, shape = LeNet5(batch_norm=False), (16, 16, 1)
+    flat = np.ones((8, 1, 16, 16), dtype=np.float32)  # every patch alike: all corners tie
+    labels = np.arange(8) % CLASSES
+    settings = TrainSettings(epochs=3, batch_size=4, order="stored")
+    tree = initial_tree(model, shape, CLASSES, 0)
+
+    found = together(model, [(flat, labels)], [0], settings, shape)
+
+    alone, _ = train_client(
+        model, tree, flat, labels, settings, rng=stream(1, "train", 0), classes=CLASSES
+    )
+    np.testing.assert_allclose(found[0][0], alone["trainable"], atol=1e-5)

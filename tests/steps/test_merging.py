@@ -11,7 +11,8 @@ from raysim.models.training import TrainSettings
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.steps.local import current_labels, participants
-from raysim.steps.merging import group_model, train_alone, train_round
+from raysim.steps.merging import train_alone, train_round
+from raysim.steps.server import group_model
 
 C, SIZES = 3, (5, 20, 35, 12)
 MODEL_BYTES = (4 * C + C) * 4

@@ -135,6 +135,13 @@ class RayFederation:
         """Run a function on a parameter server."""
         return self._ask_server(server % len(self._servers), "run", task, shared, self.where)[1]
 
+    def derive(self, task: Callable[..., Tree], *, server: int = 0, **shared: Any) -> Handle:
+        """Run a function on a parameter server; its tree goes from there to the object store."""
+        _, nbytes, ref = self._ask_server(
+            server % len(self._servers), "derive", task, shared, self.where, num_returns=2
+        )
+        return RayHandle(ref, nbytes)
+
     def put(self, tree: Tree) -> Handle:
         """Store a tree once."""
         return RayHandle(ray.put(dict(tree)), sum(a.nbytes for a in tree.values()))

@@ -39,6 +39,11 @@ class ParameterServer:
         """Run a server-side function."""
         return run_at_server(task, resolve(dict(shared)), where)
 
+    def derive(self, task: Callable[..., Any], shared: Mapping[str, Any], where: str) -> Any:
+        """Run a server-side function that returns a tree: (its size, the tree)."""
+        tree = self.run(task, shared, where)
+        return sum(a.nbytes for a in tree.values()), tree
+
     def save(self, folder: str, handles: Mapping[str, Any]) -> dict[str, str]:
         """Write models; the driver never receives them."""
         return {name: write_object(folder, resolve(h)) for name, h in sorted(handles.items())}
