@@ -23,8 +23,8 @@ from raysim.protocols import Tree
 if TYPE_CHECKING:
     from raysim.models.closed_form import Network
 
-STACK_BYTES = 8_000_000
-"""Memory of one stack; about what the caches hold. It does not change any bit."""
+STACK_BYTES = 32_000_000
+"""Memory of one stack: few large calls cost less than many small ones. It does not change any bit."""
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,18 @@ def logits(
     classes: int,
     batch_size: int = 512,
     device: str = "cpu",
+    batch_statistics: bool = False,
 ) -> np.ndarray:
-    """Return the logits of normalised images (N, channels, height, width), float32 (N, classes)."""
+    """Return the logits of normalised images (N, channels, height, width), float32 (N, classes).
+
+    With ``batch_statistics`` batch norm uses each batch's own mean and variance, since the running
+    ones of fresh weights say nothing.
+    """
     import torch
 
     module = module_for(model, image_shape_of(images), classes, device=device)
     load_tree(module, tree)
-    module.eval()
+    module.train(batch_statistics)
     out = np.empty((len(images), classes), dtype=np.float32)
     with seeded(0, device), torch.inference_mode():
         for start in range(0, len(images), batch_size):

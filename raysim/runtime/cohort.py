@@ -5,10 +5,12 @@ The same code inside a Ray actor and in the local federation.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -234,12 +236,8 @@ def merge_shards(
 
 def single_threaded() -> AbstractContextManager[Any]:
     """One thread for every numeric library: sums over threads have other bits."""
-    import sys
-
-    from threadpoolctl import threadpool_limits
-
     stack = ExitStack()
-    stack.enter_context(threadpool_limits(limits=1))
+    stack.enter_context(_libraries(len(sys.modules)).limit(limits=1))
     torch = sys.modules.get("torch")
     if torch is not None:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
@@ -247,11 +245,16 @@ def single_threaded() -> AbstractContextManager[Any]:
     return stack
 
 
-def resolve_with(fetch: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], Any]:
-    """Return a function that replaces every handle of class ``kind`` inside dicts.
+@lru_cache(maxsize=1)
+def _libraries(num_modules: int) -> Any:
+    """Find the loaded libraries (a millisecond); again only after something was imported."""
+    from threadpoolctl import ThreadpoolController
 
-    Lists and tuples.
-    """
+    return ThreadpoolController()
+
+
+def resolve_with(fetch: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], Any]:
+    """Return a function that replaces handles of class ``kind`` in dicts, lists and tuples."""
 
     def resolve(value: Any) -> Any:
         if isinstance(value, kind):

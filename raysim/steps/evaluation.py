@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from raysim.models.cohort import cohort_logits
-from raysim.models.evaluation import evaluate, score
-from raysim.models.forms import closed_form
-from raysim.models.params import image_shape_of
-from raysim.models.threads import one_thread, torch_device
+from raysim.models.evaluation import score
 from raysim.protocols import Client, ClientId, Context, State, Tree
 from raysim.settings import check, settings
+from raysim.steps.local import client_logits
 
 KINDS = ("accuracy", "loss")
 
@@ -72,13 +69,6 @@ def evaluate_task(
 ) -> tuple[Tree, dict[str, float]]:
     """Reply with accuracy over all C logits and mean loss on the task's test images."""
     images, labels = client.world.test_set(arguments["test_classes"])
-    model, classes = arguments["model"], arguments["classes"]
     tree = arguments["models"][arguments["own_group"]]
-    if arguments["kernel"] == "closed_form":
-        form = closed_form(model, image_shape_of(images), classes)
-        assert form is not None  # the kernel was chosen for this model
-        found = score(cohort_logits(form, tree, images), labels)
-    else:
-        with one_thread():
-            found = evaluate(model, tree, images, labels, classes=classes, device=torch_device())
+    found = score(client_logits(tree, images, arguments), labels)
     return memory, {"accuracy": found.accuracy, "loss": found.loss}

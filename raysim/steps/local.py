@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from raysim.errors import ClientFailed
-from raysim.models.cohort import Member, Trained, train_cohort
+from raysim.models.cohort import Member, Trained, cohort_logits, train_cohort
+from raysim.models.evaluation import logits
 from raysim.models.forms import closed_form
+from raysim.models.params import image_shape_of
 from raysim.models.threads import one_thread, torch_device
 from raysim.models.training import TrainReport, TrainSettings, train_client
 from raysim.protocols import Client, ClientId, Contribution, Stacked, Tree, runs_together
@@ -81,7 +83,7 @@ def _member(client: Client, labels: np.ndarray, shared: Mapping[str, Any]) -> Me
     return Member(
         images=lambda: client.world.images(client.sample_ids),
         labels=labels,
-        rng=lambda: stream(shared["seed"], "train", shared["round"], client.id),
+        rng=lambda: stream(shared["seed"], shared["stage"], shared["round"], client.id),
     )
 
 
@@ -136,7 +138,7 @@ def trained_model(
             client.world.images(client.sample_ids),
             labels,
             arguments["train"],
-            rng=stream(arguments["seed"], "train", arguments["round"], client.id),
+            rng=stream(arguments["seed"], arguments["stage"], arguments["round"], client.id),
             classes=arguments["classes"],
             loss=arguments.get("loss"),
             regulariser=arguments.get("regulariser"),
@@ -144,13 +146,29 @@ def trained_model(
         )
 
 
+def client_logits(tree: Tree, images: np.ndarray, arguments: Mapping[str, Any]) -> np.ndarray:
+    """Return the logits of a model on a client's images, by the run's kernel.
+
+    ``batch_statistics`` among the arguments: batch norm by the batch, as random weights need it.
+    """
+    model, classes = arguments["model"], arguments["classes"]
+    if arguments["kernel"] == "closed_form":
+        form = closed_form(model, image_shape_of(images), classes)
+        assert form is not None  # the kernel was chosen for this model
+        return cohort_logits(form, tree, images)
+    own = bool(arguments.get("batch_statistics", False))
+    with one_thread():
+        device = torch_device()
+        return logits(model, tree, images, classes=classes, device=device, batch_statistics=own)
+
+
 def participants(
-    clients: list[ClientId], train: TrainSettings, *, seed: int, round_id: int
+    clients: list[ClientId], train: TrainSettings, *, seed: int, round_id: int, role: str = "train"
 ) -> list[ClientId]:
     """Return the clients of this round: max(int(C N), 1), uniform without replacement."""
     share = train.participation * len(clients)
     count = max(math.floor(share + 1e-9), 1)  # 0.29 * 100 is 28.999... in binary
     if count >= len(clients):
         return list(clients)
-    rng = stream(seed, "participation", round_id)
+    rng = stream(seed, "participation" if role == "train" else f"participation/{role}", round_id)
     return sorted(int(k) for k in rng.choice(np.asarray(clients), size=count, replace=False))

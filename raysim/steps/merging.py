@@ -32,7 +32,8 @@ def chosen_clients(context: Context, among: Sequence[ClientId] | None = None) ->
     """Return the clients that take part in this round, out of ``among`` (default all)."""
     clients = list(context.federation.clients if among is None else among)
     config = context.config
-    return participants(clients, config.train, seed=config.seed, round_id=context.round)
+    role = context.stage
+    return participants(clients, config.train, seed=config.seed, role=role, round_id=context.round)
 
 
 def evaluated(context: Context, state: State) -> State:
@@ -55,17 +56,21 @@ def train_groups(
     config = context.config
     groups = {k: state.groups[k] for k in chosen}
     handles = {g: state.models[group_model(g)] for g in sorted(set(groups.values()))}
-    reduced = context.federation.reduce(
-        train_task, groups=groups, models=handles, **local_arguments(context), **local
-    )
+    shared = {**local_arguments(context), **local}
+    reduced = context.federation.reduce(train_task, groups=groups, models=handles, **shared)
     means = {g: result.mean for g, result in reduced.groups.items()}  # line 30
     new = next_models(context.federation, config.server, models=state.models, means=means)
     context.record(loss=mean_loss(reduced.replies))
     if counted:
-        nbytes = sum(handles[g].nbytes for g in groups.values())
-        context.sent("down", "model", nbytes)
-        context.sent("up", "model", nbytes)
+        context.sent("down", "model", sum(handles[g].nbytes for g in groups.values()))
+        count_uploads(context, state, chosen)
     return replace(state, models={**state.models, **new})
+
+
+def count_uploads(context: Context, state: State, chosen: Sequence[ClientId]) -> None:
+    """Count the models that ``chosen`` send after training."""
+    sizes = [state.models[group_model(state.groups[k])].nbytes for k in chosen]
+    context.sent("up", "model", sum(sizes))
 
 
 def local_arguments(context: Context) -> dict[str, Any]:
@@ -78,6 +83,7 @@ def local_arguments(context: Context) -> dict[str, Any]:
         "classes": context.classes,
         "image_shape": context.image_shape,
         "seed": config.seed,
+        "stage": context.stage,
         "round": context.round,
     }
 

@@ -83,7 +83,7 @@ class Bench:
             config=self.config,
             classes=self.classes,
             image_shape=(2, 2, 1),
-            stage="test",
+            stage="train",
             round=number,
             last=last,
             data=SimpleNamespace(clean=self.clean, test_classes=lambda: self.tasks),
