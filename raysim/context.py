@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,11 @@ class RoundContext:
     def observe_labels(self, labels: Mapping[ClientId, np.ndarray]) -> None:
         """Record the score of corrected labels."""
         self.entry["labels"] = self.evaluator.labels(labels)
+
+    def observe_noisy(self, clients: Sequence[ClientId]) -> None:
+        """Record who is taken for noisy and how right that is."""
+        found = [int(k) for k in clients]
+        self.entry["noisy_clients"] = {"found": found, **self.evaluator.noisy_clients(found)}
 
     def artifact(self, name: str, array: np.ndarray) -> None:
         """Keep an array in the run directory."""

@@ -5,7 +5,7 @@ Scores groups and corrected labels for the record, never for a method.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,15 @@ class Evaluator:
         """
         new = {k: corrected.get(k, given) for k, given in self._given.items()}
         return correction_report(self._all(self._true), self._all(self._given), self._all(new))
+
+    def noisy_clients(self, found: Sequence[ClientId]) -> dict[str, float | None]:
+        """Score clients taken for noisy (metrics.md section 4); null where it is undefined."""
+        noisy = {k for k in self._true if (self._true[k] != self._given[k]).any()}
+        hits = len(noisy & set(found))
+        precision = hits / len(found) if found else None
+        recall = hits / len(noisy) if noisy else None
+        total = len(found) + len(noisy)
+        return {"precision": precision, "recall": recall, "f1": 2 * hits / total if total else None}
 
     def tasks(self) -> dict[ClientId, GroupId]:
         """Return the true group of every client: a declared privilege of the optimum baseline."""

@@ -236,11 +236,13 @@ class Experiment:
 def _with_kernel(config: RunConfig) -> RunConfig:
     """Return the config with ``train.kernel`` decided, so that the saved file repeats the bits."""
     train = config.train
-    has_form = closed_form(config.model, (28, 28, 1), 2) is not None and train.augment == "none"
+    has_form = closed_form(config.model, (28, 28, 1), 2) is not None
+    has_form = has_form and train.augment == "none" and not train.mixup
     if train.kernel == "closed_form" and not has_form:
         raise ConfigError(
             f"train.kernel is closed_form, but model {choice_name(config.model)} with "
-            f"train.augment {train.augment} has none; use auto or autograd"
+            f"train.augment {train.augment} and train.mixup {train.mixup:g} has none; use auto or "
+            "autograd"
         )
     if train.kernel != "auto":
         return config

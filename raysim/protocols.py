@@ -268,6 +268,10 @@ class Context(Protocol):
         """Let the evaluator score corrected labels against the truth."""
         ...
 
+    def observe_noisy(self, clients: Sequence[ClientId]) -> None:
+        """Let the evaluator score clients that a method takes for noisy."""
+        ...
+
     def artifact(self, name: str, array: np.ndarray) -> None:
         """Keep a one-time array (the similarity matrix) in the run directory."""
         ...

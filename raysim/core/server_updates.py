@@ -45,4 +45,4 @@ def fedadam(
     first = beta1 * first + (1.0 - beta1) * delta
     second = beta2 * second + (1.0 - beta2) * delta**2
     new = received + lr * first / (np.sqrt(second) + tau)
-    return tuple(a.astype(np.float32) for a in (new, first, second))  # type: ignore[return-value]
+    return new.astype(np.float32), first.astype(np.float32), second.astype(np.float32)

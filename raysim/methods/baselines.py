@@ -6,18 +6,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from raysim.methods import METHODS
-from raysim.methods.clustered import assign, clustered_stages
+from raysim.methods.clustered import assign, clustered_stages, one_group, true_groups
 from raysim.protocols import Context, Stage, State
 from raysim.settings import settings
 from raysim.steps.merging import train_alone
-
-
-def _true_groups(context: Context, state: State) -> State:
-    return assign(context, state, dict(context.privilege("tasks")))
-
-
-def _one_group(context: Context, state: State) -> State:
-    return assign(context, state, dict.fromkeys(context.federation.clients, 0))
 
 
 def _own_groups(context: Context, state: State) -> State:
@@ -38,7 +30,7 @@ class Optimum:
 
     def stages(self, config: Any) -> tuple[Stage, ...]:
         """Return given groups, then training."""
-        return clustered_stages(config, group=_true_groups)
+        return clustered_stages(config, group=true_groups)
 
 
 @METHODS.register("single")
@@ -54,7 +46,7 @@ class Single:
 
     def stages(self, config: Any) -> tuple[Stage, ...]:
         """Return one group, then training."""
-        return clustered_stages(config, group=_one_group)
+        return clustered_stages(config, group=one_group)
 
 
 @METHODS.register("local_only")

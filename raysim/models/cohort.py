@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from raysim.models.closed_form import Network
 
 STACK_BYTES = 32_000_000
-"""Memory of one stack: few large calls cost less than many small ones. It does not change any bit."""
+"""Memory of one stack: few large calls cost less than many small. It does not change any bit."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -47,6 +47,8 @@ class TrainSettings:
     participation: float = 1.0
     """Fraction of the clients that train in a round."""
     augment: Literal["none", "flip", "crop_flip"] = "none"
+    mixup: float = 0.0
+    """a of Beta(a, a): a batch is mixed with a permutation of itself; 0: off."""
     order: Literal["shuffled", "stored"] = "shuffled"
     """Order of a client's samples: a new permutation every epoch, or as they are stored."""
     kernel: Literal["auto", "autograd", "closed_form"] = "auto"
@@ -61,6 +63,8 @@ class TrainSettings:
         part = self.participation
         rule = "must be above 0 and at most 1"
         check(0.0 < part <= 1.0, "participation", rule, got=part, do="1.0 trains every client")
+        ok = math.isfinite(self.mixup) and self.mixup >= 0.0
+        check(ok, "mixup", "must be at least 0", got=self.mixup, do="1.0 is FedCorr's")
         kinds = ("none", "flip", "crop_flip")
         rule = f"must be one of {', '.join(kinds)}"
         check(self.augment in kinds, "augment", rule, got=self.augment, do="none is the default")
@@ -85,6 +89,10 @@ class Batch:
     """Positions in the client's arrays, to pick soft labels or sample weights that a loss holds."""
     images: torch.Tensor
     labels: torch.Tensor
+    partners: torch.Tensor | None = None
+    """Labels of the samples that were mixed in; None without mixup."""
+    share: float = 1.0
+    """Of a sample itself in its mixture."""
 
 
 def train_client(
@@ -137,14 +145,20 @@ def _batches(
             index = order[start : start + settings.batch_size]
             chosen = augmented(images[index], settings.augment, rng)
             # Copies in torch's own memory: BLAS may give other bits for another alignment.
-            yield (
-                epoch,
-                Batch(
-                    index=index,
-                    images=torch.tensor(chosen, dtype=torch.float32, device=device),
-                    labels=torch.tensor(labels[index], dtype=torch.int64, device=device),
-                ),
+            batch = Batch(
+                index=index,
+                images=torch.tensor(chosen, dtype=torch.float32, device=device),
+                labels=torch.tensor(labels[index], dtype=torch.int64, device=device),
             )
+            yield epoch, _mixed(batch, settings.mixup, rng) if settings.mixup else batch
+
+
+def _mixed(batch: Batch, alpha: float, rng: np.random.Generator) -> Batch:
+    """Return the batch mixed with a permutation of itself by one share from Beta(a, a)."""
+    share = float(rng.beta(alpha, alpha))
+    order = rng.permutation(len(batch.index))
+    images = share * batch.images + (1.0 - share) * batch.images[order]
+    return replace(batch, images=images, partners=batch.labels[order], share=share)
 
 
 def _descend(
@@ -164,7 +178,7 @@ def _descend(
     for epoch, batch in batches:
         if epoch != last_epoch:
             last_epoch, samples, total = epoch, 0, 0.0
-        fit = loss(module(batch.images), batch)
+        fit = _fit(module(batch.images), batch, loss)
         objective = fit if regulariser is None else fit + regulariser(module)
         steps += 1
         value = objective.item()
@@ -175,6 +189,14 @@ def _descend(
         samples += len(batch.index)
         total += len(batch.index) * (value if regulariser is None else fit.item())
     return TrainReport(loss=total / samples, steps=steps, samples=samples)
+
+
+def _fit(logits: torch.Tensor, batch: Batch, loss: Loss) -> torch.Tensor:
+    """Return the loss, for a mixed batch the mixture of those with either label."""
+    if batch.partners is None:
+        return loss(logits, batch)
+    other = replace(batch, labels=batch.partners)
+    return batch.share * loss(logits, batch) + (1.0 - batch.share) * loss(logits, other)
 
 
 def _cross_entropy(logits: torch.Tensor, batch: Batch) -> torch.Tensor:

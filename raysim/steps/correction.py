@@ -23,6 +23,7 @@ from raysim.seeding import stream
 from raysim.settings import check, settings
 from raysim.steps.arrays import on_device, to_numpy
 from raysim.steps.grouping import WIRE
+from raysim.steps.local import current_labels
 
 CHUNK = 1000
 """Clients whose class vectors are at the server at the same time."""
@@ -141,10 +142,7 @@ def choose_knobs(*, clean: Tree, how: CorrectionSettings, seed: int) -> dict[str
 def reference_vectors(
     *, clean: Tree, rank: int, projection_rank: int, arrays: Any, **_: Any
 ) -> np.ndarray:
-    """Return the class subspaces Q (C, D, max(l.
-
-    L2)) that the server sends to everyone (line 1).
-    """
+    """Return the class subspaces Q (C, D, max(l, l2)) that the server sends to all (line 1)."""
     return to_numpy(_subspaces(clean, max(rank, projection_rank), arrays).vectors()).astype(WIRE)
 
 
@@ -175,7 +173,7 @@ def class_vectors_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, dict[int, np.ndarray]]:
     """Reply with the eigenvectors of every local (possibly wrong) class (lines 4-6)."""
-    spectra = _local_spectra(client, arguments)
+    spectra = _local_spectra(client, memory, arguments)
     return memory, {c: to_numpy(s.vectors).astype(WIRE) for c, s in spectra.items()}
 
 
@@ -183,11 +181,13 @@ def relabel_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, dict[str, Any]]:
     """Decide every local class from the original labels and write all new labels at once."""
-    features, labels = _features_and_labels(client, arguments)
+    features, labels = _features_and_labels(client, memory, arguments)
     vectors = on_device(arguments["subspaces"]["vectors"].astype(np.float64), arguments["arrays"])
     width = int(vectors.shape[2])
-    decided: dict[int, int | None] = dict.fromkeys(np.unique(client.record.labels).tolist())
-    for c, own in _local_spectra(client, arguments).items():
+    decided: dict[int, int | None] = dict.fromkeys(
+        np.unique(current_labels(client, memory)).tolist()
+    )
+    for c, own in _local_spectra(client, memory, arguments).items():
         reciprocal = to_numpy(client_scores(own, vectors, min(arguments["rank"], width)))  # line 11
         averaged = (arguments["scores"][c].astype(np.float64) + reciprocal) / 2  # line 12
         decided[c] = decide(averaged, arguments["threshold"])  # line 14
@@ -207,16 +207,18 @@ def _observe(context: Context, replies: Mapping[int, Any], knobs: Mapping[str, A
     )
 
 
-def _features_and_labels(client: Client, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+def _features_and_labels(
+    client: Client, memory: Tree, arguments: Mapping[str, Any]
+) -> tuple[Any, Any]:
     features = client.world.features("correction", client.sample_ids)
     arrays = arguments["arrays"]
-    return on_device(features, arrays), on_device(np.asarray(client.record.labels), arrays)
+    return on_device(features, arrays), on_device(current_labels(client, memory), arrays)
 
 
-def _local_spectra(client: Client, arguments: Mapping[str, Any]) -> dict[int, Any]:
+def _local_spectra(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> dict[int, Any]:
     """Return the spectra of the local classes, computed once per process."""
     if "class spectra" not in client.scratch:
-        features, labels = _features_and_labels(client, arguments)
+        features, labels = _features_and_labels(client, memory, arguments)
         client.scratch["class spectra"] = class_spectra(
             features, labels, arguments["rank"], min_class_size=arguments["min_class_size"]
         )

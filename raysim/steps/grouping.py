@@ -1,6 +1,6 @@
-"""One-shot grouping from features alone: FB-NLL Algorithm 1, steps 1-3 (Eq.
+"""One-shot grouping from features alone: FB-NLL Algorithm 1, steps 1-3 (Eq. 2-6).
 
-2-6). No label is touched.
+No label is touched.
 """
 
 from __future__ import annotations

@@ -33,9 +33,14 @@ def train_together(
 ) -> Iterator[Stacked] | None:
     """Train all clients of an actor in stacks, where the model has a closed form."""
     own_step = any(arguments and name in arguments[0] for name in ("loss", "regulariser"))
-    if not clients or own_step or arguments[0]["train"].kernel != "closed_form":
+    if not clients or own_step or not has_closed_step(arguments[0]["train"]):
         return None
     return _train_stacks(clients, memories, arguments)
+
+
+def has_closed_step(train: TrainSettings) -> bool:
+    """Whether local training runs by the closed form, not by autograd."""
+    return train.kernel == "closed_form" and not train.mixup
 
 
 def _train_stacks(

@@ -1,0 +1,142 @@
+"""ClipFL: prune the clients whose models are seldom among the best (Morafah et al. 2025, Alg. 1).
+
+Also inside groups, as FB-NLL's tables use it, and after FB-NLL's label correction.
+
+Deviations from the paper:
+- Phase I merges the best m clients only (sections 4.1-4.2 and Fig. 3; line 13 writes all);
+- m is half of a group's participants, Phase I a quarter of the rounds, unless set (FB-NLL: 20 of
+  80 rounds, m not given; ClipFL's own study: m = 5, 80 of 120);
+- the loss is the run's cross-entropy unless set; ClipFL's own study smooths labels by 0.1 at
+  temperature 10, which divides every step by ten (FB-NLL names no loss);
+- ties of the noise candidacy score go to the lower mean validation accuracy (the paper is silent).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from raysim.methods import METHODS
+from raysim.methods.clustered import (
+    GroupsSettings,
+    needs_clean_images,
+    refuse_short,
+    share_of_rounds,
+    with_correction,
+)
+from raysim.models.losses import SmoothedCrossEntropy
+from raysim.protocols import Context, Stage, State
+from raysim.settings import check, settings
+from raysim.steps.correction import CorrectionSettings
+from raysim.steps.merging import chosen_clients, evaluated, train_groups
+from raysim.steps.pruning import prune, score_round
+
+
+@METHODS.register("clipfl")
+@settings
+class ClipFl:
+    """ClipFL (Morafah et al. 2025): score clients on clean images, prune the worst, go on."""
+
+    groups: GroupsSettings = GroupsSettings()
+    score_rounds: int | None = None
+    """T_pre, rounds of Phase I out of train.rounds; null: a quarter."""
+    kept: int | None = None
+    """m, clients merged per group and round of Phase I; null: the better half."""
+    prune_rate: float = 0.5
+    """p, share of each group that is dropped."""
+    post_fraction: float = 1.0  # FB-NLL's wording allows 0.5 too (errata entry 6)
+    """Share of the survivors that train in Phase III."""
+    per_participation: bool = False
+    """Divide scores by the rounds a client took part in (ours; the paper counts)."""
+    loss: SmoothedCrossEntropy = SmoothedCrossEntropy(smoothing=0.0, temperature=1.0)
+
+    def __post_init__(self) -> None:
+        ok = self.score_rounds is None or self.score_rounds >= 1
+        check(ok, "score_rounds", "must be at least 1, or null", got=self.score_rounds)
+        check(self.kept is None or self.kept >= 1, "kept", "must be at least 1", got=self.kept)
+        ok = 0 <= self.prune_rate < 1
+        do = "1 would prune everyone: leave at least some clients to train on, e.g. 0.5"
+        check(ok, "prune_rate", "must be in [0, 1)", got=self.prune_rate, do=do)
+        ok = 0 < self.post_fraction <= 1
+        check(ok, "post_fraction", "must be in (0, 1]", got=self.post_fraction, do="try 1.0")
+
+    @property
+    def privileges(self) -> tuple[str, ...]:
+        """Those of the grouping."""
+        return self.groups.privileges
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Those of the grouping."""
+        return self.groups.uses
+
+    def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
+        """Refuse a server without clean images, and too few rounds for two phases."""
+        needs_clean_images(config, "ClipFL", "scores every model on the server's clean images")
+        self.groups.check(config, dimensions)
+        refuse_short(config, self._scored(config) + 1, "ClipFL's Phases I and III")
+
+    def stages(self, config: Any) -> tuple[Stage, ...]:
+        """Return Phase I, which ends with Phase II, and Phase III."""
+        scored = self._scored(config)
+        return (
+            self.groups.stage(),
+            Stage("score", scored, self._score),
+            Stage("train", config.train.rounds - scored, self._train),
+        )
+
+    def _scored(self, config: Any) -> int:
+        return share_of_rounds(config, self.score_rounds, 4)
+
+    def _score(self, context: Context, state: State) -> State:
+        chosen = chosen_clients(context)
+        state = score_round(context, state, chosen, kept=self.kept, **self._local())
+        if context.last:
+            state = prune(
+                context,
+                state,
+                rate=self.prune_rate,
+                per_participation=self.per_participation,
+            )
+        return evaluated(context, state)
+
+    def _train(self, context: Context, state: State) -> State:
+        """Ordinary rounds among the survivors; which of them train is fixed by their order."""
+        allowed = []
+        for g in sorted(set(state.groups.values())):
+            own = [k for k in state.values["survivors"] if state.groups[k] == g]
+            allowed += own[: math.ceil(self.post_fraction * len(own))]
+        chosen = chosen_clients(context, sorted(allowed))
+        return evaluated(context, train_groups(context, state, chosen, **self._local()))
+
+    def _local(self) -> dict[str, Any]:
+        """Return the loss for local training; nothing where it is plain cross-entropy."""
+        is_plain = self.loss == SmoothedCrossEntropy(smoothing=0.0, temperature=1.0)
+        return {} if is_plain else {"loss": self.loss}
+
+
+@METHODS.register("clipfl_fb_nll")
+@settings
+class ClipFlFbNll(ClipFl):
+    """ClipFL + FB-NLL: FB-NLL's groups and label correction, then ClipFL inside the groups."""
+
+    groups: GroupsSettings = GroupsSettings(kind="similarity")
+    correction: CorrectionSettings = CorrectionSettings()
+    correct_before: str = "score"  # ours: the paper does not say where
+    """The stage in front of which labels are repaired: score or train."""
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Those of the grouping, and the features of the correction."""
+        return (*self.groups.uses, "correction")
+
+    def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
+        """Refuse what ClipFL or the correction refuses."""
+        ClipFl.check(self, config, classes=classes, dimensions=dimensions)
+        self.correction.check(config, dimensions["correction"])
+        self.stages(config)
+
+    def stages(self, config: Any) -> tuple[Stage, ...]:
+        """Return ClipFL's stages with the correction among them."""
+        return with_correction(ClipFl.stages(self, config), self.correct_before, self.correction)

@@ -1,0 +1,138 @@
+"""Scoring clients on the server's clean images and dropping the worst (ClipFL)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from raysim.models.evaluation import score
+from raysim.protocols import Client, ClientId, Context, Contribution, GroupId, State, Tree
+from raysim.steps.local import client_logits, current_labels, trained_model, weight_of
+from raysim.steps.merging import count_uploads, local_arguments, mean_loss, with_initial
+from raysim.steps.server import contributed, group_model, next_models
+
+Scores = Mapping[ClientId, Mapping[str, float]]
+
+
+def score_round(
+    context: Context, state: State, chosen: Sequence[ClientId], *, kept: int | None, **local: Any
+) -> State:
+    """Train ``chosen``, score their models, merge the best ``kept`` of each group (Phase I).
+
+    Null: the better half. The others' noise candidacy scores grow by one.
+    """
+    state = state if state.models else with_initial(context, state)
+    groups = {k: state.groups[k] for k in chosen}
+    handles = {g: state.models[group_model(g)] for g in sorted(set(groups.values()))}
+    shared = {**local_arguments(context), "models": handles, **local}
+    shared |= {"kernel": context.config.train.kernel, "clean": context.clean}
+    each = {k: {"group": g} for k, g in groups.items()}
+    scores = context.federation.map(train_and_score_task, on=chosen, each=each, **shared)
+    context.sent("down", "model", sum(handles[g].nbytes for g in groups.values()))
+    count_uploads(context, state, chosen)
+    best = {k for own in _members(groups) for k in best_clients(scores, own, kept)}
+    reduced = context.federation.reduce(
+        send_trained_task, groups={k: groups[k] for k in sorted(best)}, **shared
+    )
+    means = {g: result.mean for g, result in reduced.groups.items()}
+    server = context.config.server
+    new = next_models(context.federation, server, models=state.models, means=means)
+    context.record(loss=mean_loss(scores))
+    state = replace(state, models={**state.models, **new})
+    return _counted(context, state, scores, best)
+
+
+def best_clients(scores: Scores, members: Sequence[ClientId], kept: int | None) -> list[ClientId]:
+    """Return the ``kept`` members (null: half) of highest validation accuracy.
+
+    Ties go to the lower validation loss, then to the lower client (ours: the paper is silent).
+    """
+    count = math.ceil(len(members) / 2) if kept is None else kept
+
+    def rank(k: ClientId) -> tuple[float, float, int]:
+        return -scores[k]["accuracy"], scores[k]["validation_loss"], k
+
+    return sorted(members, key=rank)[:count]
+
+
+def prune(context: Context, state: State, *, rate: float, per_participation: bool) -> State:
+    """Drop the floor(rate K) clients of each group with the highest scores (Phase II)."""
+    counts = state.values["candidacy"]
+    survivors: list[ClientId] = []
+    for members in _members(state.groups):
+        order = sorted(members, key=lambda k: _rank(counts, k, per_participation))
+        survivors += order[: len(order) - math.floor(rate * len(order) + 1e-9)]
+    pruned = sorted(set(state.groups) - set(survivors))
+    context.observe_noisy(pruned)
+    return replace(state, values={**state.values, "survivors": sorted(survivors)})
+
+
+def _rank(counts: Mapping[str, Any], k: ClientId, per_participation: bool) -> tuple[float, ...]:
+    """Sort key, cleanest first; ties by higher mean validation accuracy, then lower client."""
+    own = counts.get(str(k), {"score": 0, "rounds": 0, "accuracy": 0.0})
+    rounds = max(own["rounds"], 1)
+    candidacy = own["score"] / rounds if per_participation else own["score"]
+    return candidacy, -own["accuracy"] / rounds, k
+
+
+def _counted(context: Context, state: State, scores: Scores, best: set[ClientId]) -> State:
+    counts = dict(state.values.get("candidacy", {}))
+    for k, found in scores.items():
+        own = counts.get(str(k), {"score": 0, "rounds": 0, "accuracy": 0.0})
+        counts[str(k)] = {
+            "score": own["score"] + (k not in best),
+            "rounds": own["rounds"] + 1,
+            "accuracy": own["accuracy"] + found["accuracy"],
+        }
+    context.record(validation={str(k): found["accuracy"] for k, found in scores.items()})
+    return replace(state, values={**state.values, "candidacy": counts})
+
+
+def _members(groups: Mapping[ClientId, GroupId]) -> list[list[ClientId]]:
+    found: dict[GroupId, list[ClientId]] = {}
+    for k, g in sorted(groups.items()):
+        found.setdefault(g, []).append(k)
+    return [found[g] for g in sorted(found)]
+
+
+def train_and_score_task(
+    client: Client, memory: Tree, arguments: Mapping[str, Any]
+) -> tuple[Tree, dict[str, float]]:
+    """Train, keep the model for a while, reply with how it does on the server's clean images.
+
+    The score is the server's work; it is done here because here the model is.
+    """
+    tree, report = _trained(client, memory, arguments)
+    ids, labels = arguments["clean"]
+    found = score(client_logits(tree, client.world.images(ids), arguments), labels)
+    reply = {"loss": report.loss, "samples": report.samples}
+    return memory, {**reply, "accuracy": found.accuracy, "validation_loss": found.loss}
+
+
+def send_trained_task(
+    client: Client, memory: Tree, arguments: Mapping[str, Any]
+) -> tuple[Tree, Contribution]:
+    """Reply with the model that was scored; trained again if this process lost it."""
+    tree, report = _trained(client, memory, arguments)
+    client.scratch.pop("scored", None)
+    received = arguments["models"][arguments["group"]]
+    sent = contributed(
+        arguments["server"],
+        arguments["train"],
+        received=received,
+        trained=tree,
+        steps=report.steps,
+    )
+    return memory, Contribution(sent, weight_of(arguments, report.samples))
+
+
+def _trained(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
+    when = (arguments["stage"], arguments["round"])
+    kept = client.scratch.get("scored")
+    if kept is None or kept[0] != when:
+        kept = (when, trained_model(client, current_labels(client, memory), arguments))
+        client.scratch["scored"] = kept
+    tree, report = kept[1]
+    return tree, report
