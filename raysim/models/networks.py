@@ -90,6 +90,21 @@ def small_cnn(shape: ImageShape, classes: int, *, widths: tuple[int, int]) -> Ne
     return Network(body, widths[1] * (height // 4) * (width // 4), classes)
 
 
+def four_conv(shape: ImageShape, classes: int, *, track_running_stats: bool) -> Network:
+    """Return FedRN's four blocks of convolution, batch norm, ReLU and pooling (section 7)."""
+    height, width, channels = shape
+    layers: list[nn.Module] = []
+    for inputs in (channels, 64, 64, 64):
+        layers += [
+            nn.Conv2d(inputs, 64, 3, padding=1),  # with the bias of the paper's code
+            nn.BatchNorm2d(64, track_running_stats=track_running_stats),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
+    body = nn.Sequential(*layers, nn.Flatten())
+    return Network(body, 64 * (height // 16) * (width // 16), classes)
+
+
 def resnet(shape: ImageShape, classes: int, *, blocks: Sequence[int]) -> Network:
     """Return a residual network with the CIFAR stem and ``blocks`` per stage (section 4)."""
     stages: list[nn.Module] = []
@@ -122,6 +137,33 @@ class BasicBlock(nn.Module):
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """Return relu(residual + shortcut)."""
         return torch.relu(self.residual(maps) + self.shortcut(maps))
+
+
+def resnet50(shape: ImageShape, classes: int) -> Network:
+    """Return torchvision's ResNet-50, its last layer replaced by the head (section 5)."""
+    from torchvision.models import resnet50 as torchvision_resnet50
+
+    body = torchvision_resnet50(weights=None)
+    body.conv1 = _stem(shape[2], 64, kernel=7, stride=2)
+    body.fc = nn.Identity()
+    return Network(body, 2048, classes)
+
+
+def mobilenet(shape: ImageShape, classes: int, *, stem_stride: int) -> Network:
+    """Return torchvision's MobileNetV2 with its dropout, last layer replaced (section 7)."""
+    from torchvision.models import mobilenet_v2
+
+    body = mobilenet_v2(weights=None)
+    body.features[0][0] = _stem(shape[2], 32, kernel=3, stride=stem_stride)
+    body.classifier[1] = nn.Identity()
+    return Network(body, 1280, classes)
+
+
+def _stem(channels: int, outputs: int, *, kernel: int, stride: int) -> nn.Conv2d:
+    """Return a first convolution for any number of channels, with torchvision's random weights."""
+    conv = nn.Conv2d(channels, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv
 
 
 def _conv3_norm(inputs: int, outputs: int, *, stride: int = 1) -> list[nn.Module]:

@@ -8,6 +8,7 @@ is fixed, and they cannot be averaged.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raysim.errors import ConfigError
+from raysim.models.weights_file import stored_arrays
 from raysim.models.zoo import Model, dense_widths
 from raysim.protocols import Tree
 from raysim.seeding import stream, stream_seed
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     import torch
 
     from raysim.models.networks import ImageShape, Network
+
+logger = logging.getLogger(__name__)
 
 NamedShapes = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -103,12 +107,17 @@ def named_arrays(tree: Tree, shapes: Layout) -> dict[str, np.ndarray]:
 def initial_tree(
     model: Model, image_shape: ImageShape, classes: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Return random weights by PyTorch's default rule, the same everywhere for one ``seed``."""
+    """Return random weights by PyTorch's default rule, the same everywhere for one ``seed``.
+
+    Those of the file ``model.weights``, if it is set, take their place.
+    """
     widths = dense_widths(model, image_shape, classes)
     if widths is not None:
         return _initial_dense(widths, stream(seed, "initial weights"))
     with seeded(stream_seed(seed, "initial weights")):
-        return to_tree(model.build(image_shape, classes))
+        tree = to_tree(model.build(image_shape, classes))
+    path = getattr(model, "weights", None)
+    return tree if path is None else _with_stored(tree, path, layout(model, image_shape, classes))
 
 
 def module_for(
@@ -158,6 +167,18 @@ def _initial_dense(widths: tuple[int, ...], rng: np.random.Generator) -> dict[st
         parts.append(rng.uniform(-limit, limit, outputs * inputs + outputs))
     flat = np.concatenate(parts).astype(np.float32)
     return {"trainable": flat, "buffers": np.zeros(0, dtype=np.float32)}
+
+
+def _with_stored(tree: dict[str, np.ndarray], path: str, shapes: Layout) -> dict[str, np.ndarray]:
+    """Return a tree with the arrays of a file, and those of ``tree`` where the file has none."""
+    mixed = {part: flat.copy() for part, flat in tree.items()}
+    stored = stored_arrays(path, shapes)
+    for name, view in named_arrays(mixed, shapes).items():
+        if name in stored:
+            view[...] = stored[name]
+    head = "stored" if "head.weight" in stored else "random"
+    logger.info("initial weights from %s, head %s", path, head)
+    return mixed
 
 
 def image_shape_of(images: np.ndarray) -> ImageShape:

@@ -15,14 +15,34 @@ from raysim.models.params import (
     seeded,
     to_tree,
 )
-from raysim.models.zoo import MODELS, Logistic, Mlp, SmallCnn
+from raysim.models.zoo import (
+    Cnn,
+    FourConv,
+    LeNet5,
+    Logistic,
+    Mlp,
+    MobileNet,
+    ResNet10,
+    SmallCnn,
+    VitTiny,
+)
 
 SHAPE = (20, 20, 1)
+SOME = [
+    Logistic(),
+    Cnn(),
+    SmallCnn(),
+    LeNet5(),
+    FourConv(),
+    FourConv(track_running_stats=False),
+    ResNet10(),
+    MobileNet(),
+    VitTiny(patch=4, width=12, depth=2),
+]
 
 
-@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn", "small_cnn", "lenet5", "resnet10"])
-def test_a_tree_survives_the_way_through_a_module(name):
-    model = MODELS.get(name)()
+@pytest.mark.parametrize("model", [Mlp(), *SOME], ids=str)
+def test_a_tree_survives_the_way_through_a_module(model):
     shapes = layout(model, SHAPE, 4)
     rng = np.random.default_rng(0)
     tree = {
@@ -39,9 +59,8 @@ def test_a_tree_survives_the_way_through_a_module(name):
     assert all(array.dtype == np.float32 for array in back.values())
 
 
-@pytest.mark.parametrize("name", ["logistic", "cnn", "small_cnn", "lenet5", "resnet10"])
-def test_named_arrays_are_the_module_state_without_counters(name):
-    model = MODELS.get(name)()
+@pytest.mark.parametrize("model", SOME, ids=str)
+def test_named_arrays_are_the_module_state_without_counters(model):
     module = model.build(SHAPE, 4)
     state = {k: v for k, v in module.state_dict().items() if "num_batches" not in k}
 
@@ -61,12 +80,27 @@ def test_channels_last_modules_give_the_same_tree_as_plain_ones():
     assert np.array_equal(to_tree(module)["trainable"], tree["trainable"])
 
 
-def test_models_without_batch_norm_have_empty_buffers():
-    tree = initial_tree(Mlp(), SHAPE, 4, seed=0)
+@pytest.mark.parametrize("model", SOME, ids=str)
+def test_channels_last_modules_give_the_logits_of_plain_ones(model):
+    tree = initial_tree(model, SHAPE, 4, seed=3)
+    plain, fast = model.build(SHAPE, 4).eval(), module_for(model, SHAPE, 4).eval()
+    images = torch.randn(2, 1, 20, 20, generator=torch.Generator().manual_seed(0))
+
+    load_tree(plain, tree)
+    load_tree(fast, tree)
+
+    # rounding of other kernels: fast depends on the memory order
+    torch.testing.assert_close(fast(images), plain(images), rtol=1e-4, atol=1e-5)
+    assert np.array_equal(to_tree(fast)["trainable"], tree["trainable"])
+
+
+@pytest.mark.parametrize("model", [Mlp(), FourConv(track_running_stats=False)], ids=str)
+def test_models_without_running_statistics_have_empty_buffers(model):
+    tree = initial_tree(model, SHAPE, 4, seed=0)
 
     assert tree["buffers"].shape == (0,)
     assert tree["buffers"].dtype == np.float32
-    load_tree(module_for(Mlp(), SHAPE, 4), tree)
+    load_tree(module_for(model, SHAPE, 4), tree)
 
 
 def test_batch_norm_statistics_are_buffers():

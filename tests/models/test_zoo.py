@@ -2,12 +2,31 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from raysim.errors import ConfigError
 from raysim.models import networks
-from raysim.models.zoo import MODELS, Cnn, LeNet5, Logistic, Mlp, ResNet10, ResNet18, SmallCnn
+from raysim.models.params import initial_tree, seeded
+from raysim.models.training import TrainSettings, train_client
+from raysim.models.zoo import (
+    MODELS,
+    Cnn,
+    FourConv,
+    LeNet5,
+    Logistic,
+    Mlp,
+    MobileNet,
+    ResNet10,
+    ResNet12,
+    ResNet18,
+    ResNet34,
+    ResNet50,
+    SmallCnn,
+    VitTiny,
+)
+from raysim.seeding import stream
 
 MNIST, MNIST_32, CIFAR = (28, 28, 1), (32, 32, 1), (32, 32, 3)
 SMALLEST = {
@@ -16,8 +35,14 @@ SMALLEST = {
     "cnn": 16,
     "small_cnn": 8,
     "lenet5": 20,
+    "four_conv": 16,
     "resnet10": 9,
+    "resnet12": 9,
     "resnet18": 9,
+    "resnet34": 9,
+    "resnet50": 33,
+    "mobilenet": 17,
+    "vit_tiny": 16,
 }
 
 
@@ -25,7 +50,13 @@ def count(module):
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def test_the_registry_holds_the_seven_models():
+def smallest_shape(name):
+    """The least height, a larger width, two channels."""
+    side = SMALLEST[name]
+    return side, side + (16 if name == "vit_tiny" else 3), 2
+
+
+def test_the_registry_holds_these_models():
     assert MODELS.names() == sorted(SMALLEST)
 
 
@@ -40,8 +71,12 @@ def test_the_registry_holds_the_seven_models():
         (LeNet5(batch_norm=False), MNIST_32, 61_738 - 32),
         # conv 1->16 and 16->32 (no bias), two batch norms, 32 maps of 2x2
         (SmallCnn(), (8, 8, 1), 144 + 32 + 4_608 + 64 + 1_290),
+        (FourConv(), CIFAR, 115_658),
+        (FourConv(track_running_stats=False), CIFAR, 115_658),
         (ResNet10(), CIFAR, 4_903_242),
+        (ResNet12(), CIFAR, 4_977_226),
         (ResNet18(), CIFAR, 11_173_962),
+        (ResNet34(), CIFAR, 21_282_122),
     ],
     ids=str,
 )
@@ -52,35 +87,90 @@ def test_parameter_counts_match_the_sheet(model, shape, expected):
     assert count(module) == expected
 
 
-@pytest.mark.parametrize(
-    ("blocks", "classes", "expected"),
-    [
-        ((2, 1, 1, 1), 10, 4_977_226),
-        ((3, 4, 6, 3), 10, 21_282_122),
-        ((3, 4, 6, 3), 100, 21_328_292),
-    ],
-)
-def test_other_residual_networks_of_the_sheet_have_its_counts(blocks, classes, expected):
+def test_resnet34_with_100_classes_has_the_count_of_the_sheet():
     with torch.device("meta"):
-        module = networks.resnet(CIFAR, classes, blocks=blocks)
+        assert count(ResNet34().build(CIFAR, 100)) == 21_328_292
 
-    assert count(module) == expected
+
+@pytest.mark.parametrize(
+    ("model", "theirs", "classes"),
+    [(ResNet50(), "resnet50", 14), (MobileNet(), "mobilenet_v2", 100)],
+    ids=["resnet50", "mobilenet"],
+)
+def test_parameter_counts_match_torchvisions_own(model, theirs, classes):
+    import torchvision
+
+    with torch.device("meta"):
+        expected = getattr(torchvision.models, theirs)(num_classes=classes)
+        module = model.build((224, 224, 3), classes)
+
+    assert count(module) == count(expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "width"),
+    [
+        (FourConv(), CIFAR, 256),
+        (ResNet12(), CIFAR, 512),
+        (ResNet34(), CIFAR, 512),
+        (ResNet50(), (64, 64, 3), 2048),
+        (ResNet50(), (224, 224, 3), 2048),
+        (MobileNet(), CIFAR, 1280),
+        (MobileNet(stem_stride=2), (224, 224, 3), 1280),
+        (VitTiny(), (224, 224, 3), 192),
+        (VitTiny(patch=4), CIFAR, 192),
+    ],
+    ids=str,
+)
+def test_features_have_the_width_of_the_last_layer(model, shape, width):
+    height, across, channels = shape
+    with torch.device("meta"):
+        module = model.build(shape, 10).eval()
+        features = module.features(torch.empty(2, channels, height, across))
+
+    assert features.shape == (2, width)
 
 
 @pytest.mark.parametrize("name", SMALLEST)
 def test_smallest_images_give_features_and_logits(name):
-    side = SMALLEST[name]
-    module = MODELS.get(name)().build((side, side + 3, 2), 5).train()
-    images = torch.randn(1, 2, side, side + 3)  # one sample: batch norm must still have a variance
+    height, width, channels = shape = smallest_shape(name)
+    module = MODELS.get(name)().build(shape, 5).train()
+    # one sample: batch norm must still have a variance
+    images = torch.randn(1, channels, height, width)
 
-    logits, features = module(images), module.features(images)
+    with seeded(0):
+        logits = module(images)
+    with seeded(0):  # the dropout of mobilenet
+        features = module.features(images)
 
     assert logits.shape == (1, 5)
     assert features.ndim == 2
     assert torch.equal(module.head(features), logits)
 
 
-@pytest.mark.parametrize("name", [name for name, side in SMALLEST.items() if side > 1])
+@pytest.mark.parametrize("name", SMALLEST)
+def test_one_epoch_on_the_smallest_images_moves_the_weights(name):
+    height, width, channels = shape = smallest_shape(name)
+    model = MODELS.get(name)()
+    tree = initial_tree(model, shape, 3, seed=0)
+    rng = stream(0, "images")
+    images = rng.standard_normal((3, channels, height, width)).astype(np.float32)
+    settings = TrainSettings(epochs=1, batch_size=2, lr=0.01)  # the last batch has one sample
+
+    trained, report = train_client(
+        model, tree, images, np.array([0, 1, 2]), settings, rng=rng, classes=3
+    )
+
+    assert report.steps == 2
+    assert np.isfinite(report.loss)
+    assert not np.array_equal(trained["trainable"], tree["trainable"])
+    assert tree["buffers"].size == 0 or not np.array_equal(trained["buffers"], tree["buffers"])
+
+
+WITH_SIDE = [name for name, side in SMALLEST.items() if side > 1 and name != "vit_tiny"]
+
+
+@pytest.mark.parametrize("name", WITH_SIDE)
 def test_images_below_the_smallest_are_refused_by_name_and_shape(name):
     side = SMALLEST[name] - 1
     model = MODELS.get(name)()
@@ -115,6 +205,35 @@ def test_residual_network_halves_the_maps_three_times():
     assert isinstance(module.body[3].shortcut, torch.nn.Identity)
 
 
+def test_mobilenet_with_torchvisions_own_stem_needs_larger_images():
+    model = MobileNet(stem_stride=2)
+
+    model.check((33, 33, 3))
+    with pytest.raises(ConfigError, match="at least 33x33"):
+        model.build((32, 32, 3), 10)
+
+
+def test_mobilenet_keeps_the_resolution_in_its_stem():
+    with torch.device("meta"):
+        stem = MobileNet().build(CIFAR, 10).body.features[0]
+
+        assert stem(torch.empty(1, 3, 32, 32)).shape == (1, 32, 32, 32)
+
+
+def test_four_conv_without_running_statistics_uses_those_of_the_batch():
+    module = FourConv(track_running_stats=False).build(CIFAR, 10).eval()
+    images = torch.randn(4, 3, 32, 32)
+
+    assert list(module.buffers()) == []
+    assert not torch.allclose(module(images)[:2], module(images[:2]))
+
+
+@pytest.mark.parametrize("stride", [0, 3])
+def test_other_strides_of_the_mobilenet_stem_are_refused(stride):
+    with pytest.raises(ConfigError, match=rf"stem_stride must be 1 or 2, got {stride}"):
+        MobileNet(stem_stride=stride)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -142,11 +261,13 @@ from raysim.models.params import initial_tree
 from raysim.models.training import TrainSettings, train_client
 from raysim.models.zoo import MODELS
 model = MODELS.get("logistic")()
-model.check((4, 4, 1))
+for name in MODELS.names():
+    MODELS.get(name)().check((64, 64, 3))
 assert "torch" not in sys.modules
-tree = initial_tree(model, (4, 4, 1), 3, seed=0)
 data = np.zeros((2, 1, 4, 4), np.float32), np.zeros(2, np.int64)
-train_client(model, tree, *data, TrainSettings(), rng=np.random.default_rng(0), classes=3)
+for model in (model, MODELS.get("vit_tiny")(patch=2, width=6, depth=1)):
+    tree = initial_tree(model, (4, 4, 1), 3, seed=0)
+    train_client(model, tree, *data, TrainSettings(), rng=np.random.default_rng(0), classes=3)
 assert "torch" in sys.modules
 assert "torch._dynamo" not in sys.modules
 """
