@@ -18,6 +18,7 @@ VERBS = {
     "doctor": "doctor",
     "data": "data",
     "scale": "scale",
+    "reproduce": "reproduce",
 }
 EPILOG = (
     "Exit codes: 0 done, 1 run failed, 2 wrong usage or config, "

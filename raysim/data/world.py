@@ -6,7 +6,7 @@ Its settings, what every node can open, and what only the driver may know.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 from raysim.data.datasets import DATASETS, Dataset
 from raysim.data.features import FEATURES, Extractor
 from raysim.data.noise import NOISE, Noise, NoisyLabels
-from raysim.data.partition import PARTITIONS, Partition, Split
+from raysim.data.partition import PARTITIONS, FilePartition, Partition, Split, floor_share
 from raysim.errors import ConfigError, DataError
 from raysim.protocols import ClientRecord
 from raysim.seeding import stream
@@ -43,6 +43,9 @@ class DataSettings:
     dataset: Dataset = choice(DATASETS, "digits")
     root: str | None = None
     """Folder of local files; null: the cache folder, then download."""
+    fraction: float = 1.0
+    """Share of each class's training images that takes part, server included; the test set stays
+    whole."""
     normalize: Literal["channel", "unit"] = "channel"
     """Model input: per-channel mean and deviation, or only scaled to [0, 1]."""
     features: Extractor = choice(FEATURES, "hog")
@@ -51,6 +54,17 @@ class DataSettings:
     partition: Partition = choice(PARTITIONS, "tasks")
     noise: Noise = choice(NOISE, "none")
     server: CleanSetSettings = CleanSetSettings()
+
+    def __post_init__(self) -> None:
+        ok, do = 0.0 < self.fraction <= 1.0, "1.0 takes all images"
+        check(ok, "fraction", "must be above 0 and at most 1", got=self.fraction, do=do)
+        check(
+            self.fraction == 1.0 or not isinstance(self.partition, FilePartition),
+            "fraction",
+            "must be 1 with partition file, which names its samples",
+            got=self.fraction,
+            do="leave it out, or use another data.partition",
+        )
 
     def extractor(self, use: str) -> Extractor:
         """Return the extractor for "grouping" or "correction"."""
@@ -148,14 +162,16 @@ class DriverData:
         self.settings = config
         self.store = materialise(config.dataset, config.root)
         self.true_labels = true_labels(self.store)
-        self.split: Split = config.partition.make_split(
-            self.true_labels,
+        used = used_samples(self.true_labels, config.fraction, stream(seed, "fraction"))
+        split = config.partition.make_split(
+            self.true_labels[used],
             classes=self.store.classes,
             task_table=config.dataset.tasks,
             per_class=config.server.per_class,
             rng=stream(seed, "partition"),
             digest=self.store.digest,
         )
+        self.split: Split = _among(split, used)
         self.noisy: NoisyLabels = config.noise.corrupt(
             self.true_labels,
             self.split,
@@ -218,3 +234,29 @@ class DriverData:
     def test_classes(self) -> dict[int, tuple[int, ...]]:
         """Classes of each client's own task."""
         return {k: self.split.tasks[int(task)] for k, task in enumerate(self.split.task_of)}
+
+
+def used_samples(labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
+    """Return the ids of floor(fraction n_c) random samples of every class, ascending."""
+    if fraction == 1.0:
+        return np.arange(len(labels))
+    counts = np.bincount(labels)
+    wanted = [floor_share(fraction, int(n)) for n in counts]
+    lost = [c for c, n in enumerate(counts) if n and not wanted[c]]
+    if lost:
+        raise ConfigError(
+            f"data.fraction {fraction} leaves class {lost[0]} no image, it has {counts[lost[0]]}; "
+            "raise it"
+        )
+    members = [np.flatnonzero(labels == c) for c in range(len(counts))]
+    drawn = [rng.choice(m, n, replace=False) for m, n in zip(members, wanted, strict=True)]
+    return np.sort(np.concatenate(drawn))
+
+
+def _among(split: Split, used: np.ndarray) -> Split:
+    """Return a split of the ``used`` samples with ids of the whole training set."""
+    return replace(
+        split,
+        clients=tuple(used[ids] for ids in split.clients),
+        server_ids=used[split.server_ids],
+    )

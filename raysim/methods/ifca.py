@@ -22,6 +22,8 @@ from raysim.protocols import Context, Stage, State
 from raysim.settings import check, settings
 from raysim.steps.association import (
     check_groups,
+    count_choices,
+    count_losses,
     first_groups,
     group_models,
     joined,
@@ -30,6 +32,7 @@ from raysim.steps.association import (
 )
 from raysim.steps.evaluation import is_due
 from raysim.steps.merging import chosen_clients, count_uploads, evaluated, train_groups
+from raysim.steps.server import group_model
 
 
 @METHODS.register("ifca_pfl")
@@ -55,7 +58,7 @@ class IfcaPfl:
         count = config.data.partition.groups
 
         def start(context: Context, state: State) -> State:
-            return first_groups(context, state, num_groups=count)
+            return first_groups(context, state, num_groups=count, count=count_losses)
 
         def train(context: Context, state: State) -> State:
             chosen = chosen_clients(context)
@@ -69,6 +72,8 @@ class IfcaPfl:
         quiet = state.values.get("quiet_rounds", 0)
         if self.freeze_after is not None and quiet >= self.freeze_after:
             context.observe_groups(state.groups)
+            own = [state.models[group_model(g)].nbytes for g in state.groups.values()]
+            context.sent("down", "model", sum(own))  # instead of all M models
             return state
         new = reassociated(context, state, num_groups=count)
         quiet = quiet + 1 if new.groups == state.groups else 0
@@ -103,13 +108,15 @@ class Ifca:
         smallest = max(min(share, config.data.partition.clients // count), 1)
 
         def start(context: Context, state: State) -> State:
-            return first_groups(context, state, num_groups=count, smallest=smallest)
+            counted = {"smallest": smallest, "count": count_choices}
+            return first_groups(context, state, num_groups=count, **counted)
 
         def train(context: Context, state: State) -> State:
             local = config.train
             local = replace(local, lr=local.lr * self.lr_decay**context.round)
             chosen = chosen_clients(context)
             state = _choose(context, state, chosen, count)
+            count_choices(context, group_models(state, count), chosen)
             count_uploads(context, state, chosen)
             state = train_groups(context, state, chosen, counted=False, train=local)
             if is_due(context):  # who did not take part is evaluated with its best model too

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,28 @@ def check_groups(config: Any) -> None:
         )
 
 
-def first_groups(context: Context, state: State, *, num_groups: int, smallest: int = 1) -> State:
+def count_losses(
+    context: Context, models: Mapping[str, Handle], clients: Sequence[ClientId]
+) -> None:
+    """Count all models down and M losses per client up: the server decides."""
+    _count_models(context, models, clients)
+    context.sent("up", "losses", len(clients) * len(models) * SCALAR_BYTES)
+
+
+def count_choices(
+    context: Context, models: Mapping[str, Handle], clients: Sequence[ClientId]
+) -> None:
+    """Count all models down and one number per client up: the client decides."""
+    _count_models(context, models, clients)
+    context.sent("up", "choice", len(clients) * SCALAR_BYTES)
+
+
+Count = Callable[[Context, Mapping[str, Handle], Sequence[ClientId]], None]
+
+
+def first_groups(
+    context: Context, state: State, *, num_groups: int, smallest: int = 1, count: Count
+) -> State:
     """Draw M models until each attracts ``smallest`` clients (Procedure 3), at most 200 times.
 
     Then the clients are dealt out in equal shares by loss, and the record says so.
@@ -45,12 +66,14 @@ def first_groups(context: Context, state: State, *, num_groups: int, smallest: i
     for attempt in range(TRIES):
         models = _random_models(context, num_groups, attempt)
         losses = loss_matrix(context, models, clients, batch_statistics=True)
+        count(context, models, clients)
         groups = natural_groups(losses)
-        if fills_all(groups, num_groups, smallest=smallest):
+        is_forced = not fills_all(groups, num_groups, smallest=smallest)
+        if not is_forced:
             break
     else:
         groups = forced_groups(losses, equal_sizes(len(clients), num_groups))
-    context.record(association={"tries": attempt + 1, "forced": attempt + 1 == TRIES})
+    context.record(association={"tries": attempt + 1, "forced": is_forced})
     return joined(context, replace(state, models=models), clients, groups)
 
 
@@ -65,7 +88,9 @@ def reassociated(context: Context, state: State, *, num_groups: int) -> State:
     """Let everyone join its best model; if a group would be empty, keep its size (Procedure 4)."""
     clients = context.federation.clients
     before = np.array([state.groups[k] for k in clients])
-    losses = loss_matrix(context, group_models(state, num_groups), clients)
+    models = group_models(state, num_groups)
+    losses = loss_matrix(context, models, clients)
+    count_losses(context, models, clients)
     groups = natural_groups(losses)
     is_forced = not fills_all(groups, num_groups)
     if is_forced:
@@ -87,10 +112,7 @@ def loss_matrix(
     *,
     batch_statistics: bool = False,
 ) -> np.ndarray:
-    """Return the mean loss (K, M) of every model on every client's own samples and labels.
-
-    Counts what it costs: all models down, M numbers per client up.
-    """
+    """Return the mean loss (K, M) of every model on every client's own samples and labels."""
     config = context.config
     handles = [models[group_model(g)] for g in range(len(models))]
     replies = context.federation.map(
@@ -102,8 +124,6 @@ def loss_matrix(
         classes=context.classes,
         batch_statistics=batch_statistics,
     )
-    context.sent("down", "model", len(clients) * sum(h.nbytes for h in handles))
-    context.sent("up", "losses", len(clients) * len(handles) * SCALAR_BYTES)
     return np.array([replies[k] for k in clients])
 
 
@@ -117,6 +137,12 @@ def losses_task(
         return memory, [0.0] * len(arguments["models"])
     found = [client_logits(tree, images, arguments) for tree in arguments["models"]]
     return memory, [float(sample_losses(f, labels).mean()) for f in found]
+
+
+def _count_models(
+    context: Context, models: Mapping[str, Handle], clients: Sequence[ClientId]
+) -> None:
+    context.sent("down", "model", len(clients) * sum(h.nbytes for h in models.values()))
 
 
 def _random_models(context: Context, num_groups: int, attempt: int) -> dict[str, Handle]:

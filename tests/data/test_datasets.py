@@ -17,6 +17,7 @@ from raysim.settings import SettingError
 NAMES = [
     "cifar10",
     "cifar100",
+    "cifar100_subset",
     "clothing1m",
     "digits",
     "fashion_mnist",

@@ -106,6 +106,7 @@ def _measure(workload: Workload, options: Options, report: Report) -> None:
         note=f"{note}; {_describe(workload)}",
     )
     report.rows.append(row)
+    say(f"{workload.name}: ratio {row.ratio:.3f} to the plain loop")
     in_process = median(local["seconds"]) / median(local["plain"])
     with_record = median(median(r["wall"]) / median(r["plain"]) for r in runs)
     cpu_ms = median(c for r in runs for c in r["cpu"]) * 1e3 / workload.per_round

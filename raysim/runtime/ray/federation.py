@@ -5,6 +5,7 @@ Clients in cohorts, partial sums to parameter servers, lost actors rebuilt.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -319,11 +320,15 @@ class RayFederation:
                 _refuse_lost_objects(wrong)
                 self._allow("parameter server", server, self._server_losses, wrong)
                 self._servers[server] = self._new_server()
-                position = len(self._records) + server
-                fact = ray.get(self._servers[server].describe.remote())
-                self._rows[position] = self._row(position, fact)
+                self._redescribe(server)
             except (RayTaskError, ObjectLostError) as wrong:
                 raise _original(wrong) from wrong
+
+    def _redescribe(self, server: int) -> None:
+        position = len(self._records) + server
+        with contextlib.suppress(*LOST):  # lost as well: the next call finds out and replaces it
+            fact = ray.get(self._servers[server].describe.remote())
+            self._rows[position] = self._row(position, fact)
 
     # ---- losing and rebuilding -------------------------------------------------------------
 
@@ -331,12 +336,9 @@ class RayFederation:
         """Replace a lost actor: committed memory back, then the calls since that commit again."""
         while True:
             self._allow("client actor", cohort, self._losses, reason)
-            try:
-                # An unreachable actor may still be alive; it must not answer for these clients
-                # again.
+            # An unreachable actor may still be alive; it must not answer for these clients again.
+            with contextlib.suppress(*LOST):
                 ray.kill(self._actors[cohort])
-            except LOST:
-                log.debug("client actor %d was gone already", cohort)
             self._actors[cohort] = self._new_actor(cohort)
             try:
                 self._wait_for(cohort)

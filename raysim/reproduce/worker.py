@@ -1,0 +1,225 @@
+"""One run in a process of its own: a job on standard input, events on standard output.
+
+The process ends with the one that started it: its standard input is closed then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raysim import __version__
+from raysim.config import RunConfig, load_config
+from raysim.errors import Interrupted, RaysimError
+from raysim.reproduce.recipes import config_digest, differences, public_config
+from raysim.reproduce.results import FORMAT, Result, read_result, write_result
+
+Tell = Callable[..., None]
+DIGITS = 5
+PARENT_GONE = 4
+
+
+def main() -> None:
+    """Run the job and leave with 0, 130 after an interruption, or 1."""
+    tell = _events()
+    job = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    try:
+        started = time.perf_counter()
+        result = measured(job, tell)
+        result["seconds"].setdefault("total", round(time.perf_counter() - started, 3))
+        write_result(Path(job["goal"]), result)
+        tell(event="done", reused="reused_from" in result)
+    except (Interrupted, KeyboardInterrupt):
+        sys.exit(130)
+    except RaysimError as wrong:
+        tell(event="error", message=str(wrong), trace=getattr(wrong, "trace", ""))
+        sys.exit(1)
+    except Exception as wrong:  # a defect: the other runs must go on and the report must say it
+        message = f"{type(wrong).__name__}: {wrong}"
+        tell(event="error", message=message, trace=traceback.format_exc())
+        sys.exit(1)
+
+
+def _events() -> Tell:
+    """Return the function that sends an event; whatever else is printed goes to standard error."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def tell(**event: Any) -> None:
+        print(json.dumps(event), file=channel, flush=True)
+
+    return tell
+
+
+def _end_with_parent() -> None:
+    # os.read: a daemon thread inside a buffered read would abort the interpreter's shutdown.
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os._exit(PARENT_GONE)
+
+
+def measured(job: Mapping[str, Any], tell: Tell) -> Result:
+    """Return the result of a job."""
+    head = {"format": FORMAT, **job["head"], "raysim": __version__, "machine": machine_class()}
+    if job["kind"] == "similarity":
+        return {**head, **_similarity(job)}
+    config = load_config(job["config"])
+    found = _reused(job, config, tell) if job["optimum"] else None
+    return {**head, **(found or _trained(job, config, Path(job["run_dir"]), tell))}
+
+
+def _similarity(job: Mapping[str, Any]) -> Result:
+    from raysim.reproduce.similarity import measure
+
+    head = job["head"]
+    return {**measure(head["name"], head["seed"]), "seconds": {}}
+
+
+# ---- training ------------------------------------------------------------------------------
+
+
+def _trained(job: Mapping[str, Any], config: RunConfig, folder: Path, tell: Tell) -> Result:
+    """Run or go on with the experiment and return what it says."""
+    from raysim.experiment import Experiment
+
+    text = str(folder).replace("{", "{{").replace("}", "}}")
+    overrides = ["runtime.kind=local", f"output={json.dumps(text)}"]
+    experiment = Experiment(load_config(public_config(config), overrides))
+
+    def listen(event: Any) -> None:
+        if event.kind == "round":
+            accuracy = (event.record or {}).get("accuracy", {}).get("mean")
+            where = {"stage": event.stage, "round": event.round, "rounds": event.rounds}
+            tell(event="round", **where, accuracy=accuracy)
+
+    force, started = job["force"], experiment.folder.is_started
+    run = experiment.run(force=force, resume=started and not force, listeners=[listen])
+    records = experiment.folder.records()
+    environment = experiment.folder.read("environment.json")
+    return {
+        **_scores(run.summary, records),
+        "config": public_config(config),
+        "config_digest": config_digest(config),
+        "data": environment["data"],
+        "packages": environment["packages"],
+    }
+
+
+def _scores(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Result:
+    """Return the numbers of a finished run (metrics.md section 9)."""
+    scored = [r for r in records if "accuracy" in r]
+    accuracies = [r["accuracy"]["mean"] for r in scored]
+    accuracy, sent = summary["accuracy"]["mean"], summary["bytes"]
+    series = {
+        "stage": [r["stage"] for r in scored],
+        "round": [r["round"] for r in scored],
+        "accuracy": _rounded(accuracies),
+        "test_loss": _rounded([r.get("test_loss") for r in scored]),
+        "loss": _rounded([r.get("loss") for r in scored]),
+        "test_loss_by_task": [_rounded(r.get("by_task", {}).get("loss", [])) for r in scored],
+    }
+    return {
+        "accuracy": accuracy,
+        "accuracy_percent": round(100 * accuracy, 4),
+        "accuracy_last5": _rounded([sum(accuracies[-5:]) / len(accuracies[-5:])])[0],
+        "accuracy_best": max(_rounded(accuracies)),
+        "per_client": _rounded(summary["accuracy"]["per_client"]),
+        "series": series,
+        "rounds": summary["rounds"],
+        "seconds": dict(summary["seconds"]),
+        "bytes": {"up": sent["up"], "down": sent["down"], "messages": summary["messages"]},
+        "noise": {k: summary["labels"][f"noise_{k}"] for k in ("before", "after")},
+        "labels": summary["labels"],
+        "correction": summary["correction"],
+        "ari": summary["ari"],
+        "groups": summary["groups"],
+        "rank": next((r["rank"] for r in records if "rank" in r), None),
+        "digest": summary["digest"],
+    }
+
+
+def _rounded(values: Sequence[float | None]) -> list[Any]:
+    return [None if value is None else round(value, DIGITS) for value in values]
+
+
+# ---- optimum's training, where the groups are the same ---------------------------------------
+
+
+def _reused(job: Mapping[str, Any], config: RunConfig, tell: Tell) -> Result | None:
+    """Return optimum's result as this method's own if the groups are identical, else None.
+
+    Then training is bit-identical too: all groups start from the same weights, and random streams
+    are keyed by client and round, not by group.
+    """
+    path = Path(job["optimum"]["path"])
+    optimum = read_result(path) if path.is_file() else None
+    if optimum is None or differences(load_config(job["optimum"]["config"]), optimum["config"]):
+        return None
+    short = load_config(public_config(config), ["train.rounds=1"])
+    folder = Path(job["run_dir"])
+    probe = _trained(job, short, folder.with_name(f"{folder.name}-groups"), tell)
+    if not same_groups(probe["groups"], optimum["groups"]):
+        return None
+    head = ("name", "cell", "published", "reduced", "deviations", "raysim", "machine")
+    return {
+        **{key: value for key, value in optimum.items() if key not in head},
+        **{key: probe[key] for key in ("ari", "groups", "rank")},
+        "bytes": _bytes_with_grouping(optimum, probe),
+        "seconds": {
+            "total": probe["seconds"]["total"],
+            "reused": optimum["seconds"]["total"],
+        },
+        "config": public_config(config),
+        "config_digest": config_digest(config),
+        "reused_from": {"name": optimum["name"], "cell": optimum["cell"]},
+    }
+
+
+def _bytes_with_grouping(optimum: Result, probe: Result) -> dict[str, Any]:
+    """Return optimum's messages and, besides, those by which the groups were found."""
+    messages = {
+        way: {**{m: n for m, n in probe["bytes"]["messages"][way].items() if m != "model"}, **sent}
+        for way, sent in optimum["bytes"]["messages"].items()
+    }
+    return {**{way: sum(sent.values()) for way, sent in messages.items()}, "messages": messages}
+
+
+def same_groups(a: Sequence[int] | None, b: Sequence[int] | None) -> bool:
+    """Whether two groupings are equal up to the names of the groups."""
+    return a is not None and b is not None and _renamed(a) == _renamed(b)
+
+
+def _renamed(groups: Sequence[int]) -> list[int]:
+    names = {group: i for i, group in enumerate(dict.fromkeys(groups))}
+    return [names[group] for group in groups]
+
+
+def machine_class() -> dict[str, Any]:
+    """Return what explains the wall time: no host name, no path."""
+    return {
+        "cpus": os.cpu_count(),
+        "processor": _processor(Path("/proc/cpuinfo")) or platform.processor() or "unknown",
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _processor(path: Path) -> str | None:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else None
+
+
+if __name__ == "__main__":
+    main()
