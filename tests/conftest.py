@@ -14,11 +14,11 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 TINY = (
     "data.partition={kind: tasks, clients: 13, groups: 3, split: dirichlet, alpha: 2.0}",
     "model=small_cnn",
-    "train.rounds=3",
+    "train.rounds=4",
     "train.epochs=1",
     "train.lr=0.1",
 )
-"""K=13, ragged sizes, a CNN with batch norm, three short rounds."""
+"""K=13, ragged sizes, a CNN with batch norm, four short rounds: FedCorr's stages need them."""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,6 +26,15 @@ def test_noise_counts_samples_not_clients():
     assert evaluator().noise() == pytest.approx(2 / 8)
 
 
+def test_clients_taken_for_noisy_are_scored_against_those_with_wrong_labels():
+    # Clients 0 and 1 have wrong labels, 2 has none.
+    half = {"precision": 0.5, "recall": 0.5, "f1": 0.5}
+    assert evaluator().noisy_clients([1, 2]) == half
+    assert evaluator().noisy_clients([]) == {"precision": None, "recall": 0.0, "f1": 0.0}
+    clean = Evaluator(TRUE, TRUE, (0, 0, 1))
+    assert clean.noisy_clients([]) == {"precision": None, "recall": None, "f1": None}
+
+
 def test_true_groups_score_one_under_any_names():
     assert grouping((0, 0, 1, 1), (5, 5, 2, 2)) == {"ari": 1.0, "purity": 1.0}
 

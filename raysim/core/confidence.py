@@ -7,22 +7,21 @@ import numpy as np
 TINY = 1e-12
 
 
-def confidence_weights(
-    losses: np.ndarray, previous: np.ndarray | None, *, factor: float
-) -> np.ndarray:
+def confidence_weights(losses: np.ndarray, previous: np.ndarray, *, factor: float) -> np.ndarray:
     """Return w (N,), the weight of what comes FROM each client.
 
     First round: 1/(N - 1). Later: q = (L(t-1) - L(t)) / L(t), u = 1/(N-1) + eta q / sum |q|,
     w = softmax(u). The released code divides by sum q, which may vanish or change sign; RHFL+ and
-    this code divide by sum |q|.
+    this code divide by sum |q|. ``previous`` is nan for who has no earlier loss: then q = 0.
     """
     count = len(losses)
     if count < 2:
         return np.zeros(count)
     share = np.full(count, 1.0 / (count - 1))
-    if previous is None:
+    is_known = ~np.isnan(previous)
+    if not is_known.any():
         return share
-    quality = (previous - losses) / np.maximum(losses, TINY)
+    quality = np.where(is_known, previous - losses, 0.0) / np.maximum(losses, TINY)
     raw = share + factor * quality / (np.abs(quality).sum() + TINY)
     weights: np.ndarray = np.exp(raw - raw.max())
     return weights / weights.sum()

@@ -15,11 +15,12 @@ CHUNK = 1024
 def local_intrinsic_dimension(probabilities: np.ndarray, neighbours: int = 20) -> float:
     """Return the mean LID of softmax outputs (N, C) among themselves (FedCorr, Eq. 2).
 
-    -(1/k sum_j log(d_ij / d_ik))^-1 over the k nearest OTHER samples; 0 with fewer than two.
+    -(1/k sum_j log(d_ij / d_ik))^-1 over the k nearest OTHER samples. One neighbour says nothing,
+    its ratio is 1: 0 with fewer than three samples.
     """
     count = len(probabilities)
     k = min(neighbours, count - 1)
-    if k < 1:
+    if k < 2:
         return 0.0
     points = probabilities.astype(np.float64)
     found = [
@@ -47,11 +48,13 @@ def upper_component(values: np.ndarray, *, seed: int = 0) -> np.ndarray:
     if len(values) < 2 or np.ptp(values) == 0:
         return np.zeros(len(values), dtype=bool)
     from sklearn.mixture import GaussianMixture
+    from threadpoolctl import threadpool_limits
 
     column = np.asarray(values, dtype=np.float64)[:, None]
-    mixture = GaussianMixture(n_components=2, random_state=seed).fit(column)
-    upper = int(np.argmax(mixture.means_[:, 0]))
-    return np.asarray(mixture.predict(column) == upper)
+    with threadpool_limits(limits=1):  # k-means adds over threads: other bits for another number
+        mixture = GaussianMixture(n_components=2, random_state=seed).fit(column)
+        found: np.ndarray = mixture.predict(column)
+    return np.asarray(found == int(np.argmax(mixture.means_[:, 0])))
 
 
 def doubtful(losses: np.ndarray, count: int) -> np.ndarray:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from raysim.methods import METHODS
 from raysim.methods.clustered import (
@@ -49,6 +50,8 @@ class ClipFl:
     """Share of the survivors that train in Phase III."""
     per_participation: bool = False
     """Divide scores by the rounds a client took part in (ours; the paper counts)."""
+    weights: Literal["samples", "uniform"] = "samples"
+    """How clients count in a mean."""
     loss: SmoothedCrossEntropy = SmoothedCrossEntropy(smoothing=0.0, temperature=1.0)
 
     def __post_init__(self) -> None:
@@ -91,7 +94,7 @@ class ClipFl:
 
     def _score(self, context: Context, state: State) -> State:
         chosen = chosen_clients(context)
-        state = score_round(context, state, chosen, kept=self.kept, **self._local())
+        state = score_round(context, state, chosen, kept=self.kept, **self._local(context))
         if context.last:
             state = prune(
                 context,
@@ -108,12 +111,13 @@ class ClipFl:
             own = [k for k in state.values["survivors"] if state.groups[k] == g]
             allowed += own[: math.ceil(self.post_fraction * len(own))]
         chosen = chosen_clients(context, sorted(allowed))
-        return evaluated(context, train_groups(context, state, chosen, **self._local()))
+        return evaluated(context, train_groups(context, state, chosen, **self._local(context)))
 
-    def _local(self) -> dict[str, Any]:
-        """Return the loss for local training; nothing where it is plain cross-entropy."""
+    def _local(self, context: Context) -> dict[str, Any]:
+        """Return the weights and the loss; none where it is plain cross-entropy."""
         is_plain = self.loss == SmoothedCrossEntropy(smoothing=0.0, temperature=1.0)
-        return {} if is_plain else {"loss": self.loss}
+        server = replace(context.config.server, weights=self.weights)
+        return {"server": server} if is_plain else {"server": server, "loss": self.loss}
 
 
 @METHODS.register("clipfl_fb_nll")
@@ -123,8 +127,8 @@ class ClipFlFbNll(ClipFl):
 
     groups: GroupsSettings = GroupsSettings(kind="similarity")
     correction: CorrectionSettings = CorrectionSettings()
-    correct_before: str = "score"  # ours: the paper does not say where
-    """The stage in front of which labels are repaired: score or train."""
+    correct_before: Literal["score", "train"] = "score"  # ours: the paper does not say where
+    """The stage in front of which labels are repaired."""
 
     @property
     def uses(self) -> tuple[str, ...]:
@@ -135,7 +139,6 @@ class ClipFlFbNll(ClipFl):
         """Refuse what ClipFL or the correction refuses."""
         ClipFl.check(self, config, classes=classes, dimensions=dimensions)
         self.correction.check(config, dimensions["correction"])
-        self.stages(config)
 
     def stages(self, config: Any) -> tuple[Stage, ...]:
         """Return ClipFL's stages with the correction among them."""

@@ -103,7 +103,7 @@ def refuse_short(config: Any, needed: int, stages: str) -> None:
 
 def needs_clean_images(config: Any, method: str, purpose: str) -> None:
     """Refuse a run without images at the server where the method works with them."""
-    if config.data.partition.choice_name != "file" and config.data.server.per_class < 1:
+    if config.data.server.per_class < 1:
         raise ConfigError(
             f"data.server.per_class is {config.data.server.per_class}, but {method} {purpose}; "
             "raise data.server.per_class"

@@ -7,7 +7,8 @@ Deviations from the paper:
 - losses are true cross-entropies; the released code takes softmax outputs for logits
   (``double_softmax``);
 - LID, losses and confidences are computed on images as they are, not augmented;
-- a sweep over all clients counts as one round of train.rounds (``sweep_rounds``; FB-NLL: K).
+- a sweep over all clients counts as one round of train.rounds (``sweep_rounds``; FB-NLL: K);
+- local training is that of the train section (``local``; FB-NLL states both, errata entry 10).
 """
 
 from __future__ import annotations
@@ -26,8 +27,18 @@ from raysim.methods.clustered import (
 from raysim.protocols import Context, Stage, State
 from raysim.settings import check, settings
 from raysim.steps.correction import CorrectionSettings
-from raysim.steps.identification import clean_clients, noisy_clients, relabel, sweep
+from raysim.steps.identification import clean_participants, noisy_clients, relabel, sweep
 from raysim.steps.merging import chosen_clients, evaluated, train_groups
+
+ORIGINAL: dict[str, Any] = {
+    "optimizer": "sgd",
+    "lr": 0.03,
+    "momentum": 0.5,
+    "weight_decay": 0.0,
+    "batch_size": 10,
+    "epochs": 5,
+}
+"""Local training of FedCorr's CIFAR-10 runs."""
 
 
 @METHODS.register("fedcorr")
@@ -60,11 +71,15 @@ class FedCorr:
     """a of Beta(a, a); 0: off, as in FedFixer's runs."""
     weights: Literal["samples", "uniform"] = "samples"
     """How clients count in a mean."""
+    local: Literal["config", "original"] = "config"
+    """config: the train section; original: SGD, lr 0.03, momentum 0.5, batch 10, 5 epochs."""
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "neighbours", "sweep_rounds"):
+        for name in ("iterations", "sweep_rounds"):
             value = getattr(self, name)
-            check(value >= 1, name, "must be at least 1", got=value)
+            check(value >= 1, name, "must be at least 1", got=value, do="try 1")
+        got = self.neighbours
+        check(got >= 2, "neighbours", "must be at least 2", got=got, do="20 is FedCorr's")
         ok = self.finetune_rounds is None or self.finetune_rounds >= 1
         check(ok, "finetune_rounds", "must be at least 1, or null", got=self.finetune_rounds)
         for name in ("relabel_ratio", "confidence", "clean_level", "sweep_fraction"):
@@ -122,7 +137,7 @@ class FedCorr:
 
     def _clean(self, context: Context, state: State) -> State:
         """Run a round of stage 2; the last one ends with relabelling all confident samples."""
-        chosen = chosen_clients(context, clean_clients(state, self.clean_level))
+        chosen = clean_participants(context, state, self.clean_level)
         state = train_groups(context, state, chosen, **self._local(context))
         if context.last:
             state = relabel(context, state, ratio=None, threshold=self.confidence)
@@ -134,8 +149,9 @@ class FedCorr:
 
     def _local(self, context: Context) -> dict[str, Any]:
         config = context.config
+        how = ORIGINAL if self.local == "original" else {}
         return {
-            "train": replace(config.train, mixup=self.mixup),
+            "train": replace(config.train, mixup=self.mixup, **how),
             "server": replace(config.server, weights=self.weights),
         }
 

@@ -108,8 +108,9 @@ class Ifca:
         smallest = max(min(share, config.data.partition.clients // count), 1)
 
         def start(context: Context, state: State) -> State:
-            counted = {"smallest": smallest, "count": count_choices}
-            return first_groups(context, state, num_groups=count, **counted)
+            return first_groups(
+                context, state, num_groups=count, smallest=smallest, count=count_choices
+            )
 
         def train(context: Context, state: State) -> State:
             local = config.train

@@ -7,7 +7,8 @@ Deviations from the paper:
 - all clients have the same network and start from the same weights (FB-NLL: homogeneous models);
 - no pre-training, as in FB-NLL (``pretrain_epochs``; RHFL's own: 40);
 - confidences are normalised by sum |q|, since sum q may vanish (RHFL+ does so too);
-- the loss that measures confidence is computed on images as they are, not augmented.
+- the loss that measures confidence is computed on images as they are, not augmented;
+- accuracy is measured after a round, as for all methods, not before it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from raysim.protocols import Context, Stage, State
 from raysim.settings import check, settings
 from raysim.steps.alignment import align, confidence, evaluate_own, learn, start_models
 from raysim.steps.correction import CorrectionSettings
+from raysim.steps.merging import chosen_clients
 
 
 @METHODS.register("rhfl")
@@ -38,7 +40,7 @@ class Rhfl:
     lr: float = 0.001
     """Of the steps on public images and, with ``local: original``, on own samples."""
     local: Literal["original", "config"] = "original"
-    """original: Adam with ``lr``; config: the optimiser of the train section."""
+    """original: Adam with ``lr``, no decay; config: the optimiser of the train section."""
     public_batch: int = 256
     pretrain_epochs: int = 0
     """Epochs on own samples before the first round."""
@@ -74,10 +76,10 @@ class Rhfl:
     def _round(self, context: Context, state: State) -> State:
         train = self._train(context.config.train)
         if context.round == 0:
-            start_models(context, state)
-            if self.pretrain_epochs:
-                learn(context, train=replace(train, epochs=self.pretrain_epochs), loss=self.loss)
-        state, weights = confidence(context, state, loss=self.loss, factor=self.confidence)
+            start_models(context)
+            self._pretrain(context, train)
+        chosen = chosen_clients(context)
+        state, weights = confidence(context, state, chosen, loss=self.loss, factor=self.confidence)
         align(
             context,
             state,
@@ -86,13 +88,19 @@ class Rhfl:
             batch_size=self.public_batch,
             freeze_statistics=self.freeze_statistics,
         )
-        learn(context, train=train, loss=self.loss)
+        learn(context, chosen, train=train, loss=self.loss)
         return evaluate_own(context, state)
+
+    def _pretrain(self, context: Context, train: TrainSettings) -> None:
+        """Let every client train alone; its random stream is not that of the first round."""
+        if self.pretrain_epochs:
+            local = {"train": replace(train, epochs=self.pretrain_epochs), "loss": self.loss}
+            learn(context, context.federation.clients, stage="pretrain", **local)
 
     def _train(self, train: TrainSettings) -> TrainSettings:
         if self.local == "config":
             return train
-        return replace(train, optimizer="adam", lr=self.lr, momentum=0.0)
+        return replace(train, optimizer="adam", lr=self.lr, momentum=0.0, weight_decay=0.0)
 
 
 @METHODS.register("rhfl_fb_nll")

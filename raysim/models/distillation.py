@@ -37,7 +37,8 @@ def aligned(
 ) -> tuple[Tree, float]:
     """Return the model after one Adam step on -mean sum_c t_c log p_c, and that loss.
 
-    The optimiser is new for every batch, as in the released code: a step has the size of lr.
+    The optimiser is new for every batch, as in the released code: a step has the size of lr. The
+    statistics of batch norm stay: they were moved when the outputs on this batch were published.
     """
     import torch
 
@@ -52,4 +53,4 @@ def aligned(
         target = torch.tensor(targets, dtype=torch.float32, device=device)
         loss = -(target * torch.log_softmax(module(batch), dim=1)).sum(dim=1).mean()
         adam(parameters, lr=lr, decay=0.0)(list(torch.autograd.grad(loss, parameters)))
-    return to_tree(module), float(loss.item())
+    return {**to_tree(module), "buffers": tree["buffers"]}, float(loss.item())

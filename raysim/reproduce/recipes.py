@@ -144,11 +144,16 @@ BASES: dict[tuple[str, str, str], str] = {
 """Bundled config of (paper, dataset, scale)."""
 
 _IN_GROUPS = ("method.groups={kind: similarity}",)  # the grouping of FB-NLL, fbnll.md section 6
+# FB-NLL section VI: two iterations count 2 K of 80 rounds, then 10; 20 rounds before pruning.
+_FEDCORR = ("method.iterations=2", "method.sweep_rounds=20", "method.finetune_rounds=10")
+_CLIPFL = ("method.score_rounds=20",)
 METHOD_SETTINGS: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
     "rcc-pfl": {},
     "fb-nll": {
-        "fedcorr": {"both": _IN_GROUPS},
-        "clipfl": {"both": _IN_GROUPS},
+        "fedcorr": {"both": _IN_GROUPS, "full": _FEDCORR},
+        "fedcorr_fb_nll": {"full": _FEDCORR},
+        "clipfl": {"both": _IN_GROUPS, "full": _CLIPFL},
+        "clipfl_fb_nll": {"full": _CLIPFL},
         "rhfl": {"both": _IN_GROUPS},
     },
 }

@@ -5,7 +5,8 @@ Every client owns its model; it lives in the client's memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,26 +27,28 @@ from raysim.steps.merging import local_arguments, mean_loss
 SCALAR_BYTES = 4
 
 
-def start_models(context: Context, state: State) -> None:
+def start_models(context: Context) -> None:
     """Give every client its own copy of the same random weights, before the first round."""
     config = context.config
     tree = initial_tree(config.model, context.image_shape, context.classes, config.seed)
     context.federation.map(keep_model_task, tree=context.federation.put(tree))
 
 
-def confidence(context: Context, state: State, *, loss: Any, factor: float) -> tuple[State, Any]:
-    """Return w of every client from how its loss falls (step 2), and the state that remembers."""
-    found = context.federation.map(own_loss_task, loss=loss, **_facts(context))
+def confidence(
+    context: Context, state: State, chosen: Sequence[ClientId], *, loss: Any, factor: float
+) -> tuple[State, dict[ClientId, float]]:
+    """Return the state that remembers losses, and w of ``chosen`` from how theirs fall (step 2)."""
+    found = context.federation.map(own_loss_task, on=chosen, loss=loss, **_facts(context))
     context.sent("up", "loss", len(found) * SCALAR_BYTES)
-    before = state.values.get("own_loss")
+    before = state.values.get("own_loss", {})
     weights: dict[ClientId, float] = {}
-    for members in _members(state.groups):
+    for members in _members({k: state.groups[k] for k in chosen}):
         losses = np.array([found[k] for k in members])
-        earlier = None if before is None else np.array([before[str(k)] for k in members])
+        earlier = np.array([before.get(str(k), math.nan) for k in members])
         own = confidence_weights(losses, earlier, factor=factor)
         weights |= dict(zip(members, own.tolist(), strict=True))
-    kept = {**state.values, "own_loss": {str(k): v for k, v in found.items()}}
-    return replace(state, values=kept), weights
+    kept = {**before, **{str(k): v for k, v in found.items()}}
+    return replace(state, values={**state.values, "own_loss": kept}), weights
 
 
 def align(
@@ -57,14 +60,19 @@ def align(
     batch_size: int,
     freeze_statistics: bool,
 ) -> None:
-    """Pass once over the public images (step 3): publish, mix the others', take a step."""
-    members = [own for own in _members(state.groups) if len(own) > 1]
+    """Pass once over the public images (step 3): publish, mix the others', take a step.
+
+    Takes part who has a weight and company in its group. Batches are as equal as can be, so that no
+    statistics of batch norm come from a single image.
+    """
+    groups = {k: state.groups[k] for k in weights}
+    members = [own for own in _members(groups) if len(own) > 1]
     taking_part = sorted(k for own in members for k in own)
     if not taking_part:
         return
     ids = context.clean[0]
     order = stream(context.config.seed, "public order", context.round).permutation(len(ids))
-    batches = [ids[order[at : at + batch_size]] for at in range(0, len(ids), batch_size)]
+    batches = np.array_split(ids[order], math.ceil(len(ids) / batch_size))
     shared = {**_facts(context), "lr": lr, "train_mode": not freeze_statistics}
     outputs = context.federation.map(align_task, on=taking_part, publish=batches[0], **shared)
     for number, batch in enumerate(batches):
@@ -77,10 +85,10 @@ def align(
         )
 
 
-def learn(context: Context, *, train: Any, loss: Any) -> None:
-    """Let every client train its own model on its own samples (step 4)."""
-    shared = {**local_arguments(context), "train": train, "loss": loss}
-    context.record(loss=mean_loss(context.federation.map(learn_task, **shared)))
+def learn(context: Context, chosen: Sequence[ClientId], **local: Any) -> None:
+    """Let ``chosen`` train their own models on their own samples (step 4)."""
+    shared = {**local_arguments(context), **local}
+    context.record(loss=mean_loss(context.federation.map(learn_task, on=chosen, **shared)))
 
 
 def evaluate_own(context: Context, state: State) -> State:
@@ -154,7 +162,8 @@ def own_loss_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) ->
     images = client.world.images(client.sample_ids)
     found = client_logits(_model(memory), images, {**arguments, "batch_statistics": True})
     with one_thread():
-        values = arguments["loss"].per_sample(torch.tensor(found), torch.tensor(labels))
+        given = torch.tensor(labels, dtype=torch.int64)
+        values = arguments["loss"].per_sample(torch.tensor(found), given)
     return memory, float(values.double().mean().item())
 
 

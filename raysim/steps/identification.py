@@ -18,7 +18,13 @@ from raysim.core.noise_detection import (
 from raysim.models.evaluation import sample_losses
 from raysim.protocols import Client, ClientId, Context, Contribution, State, Tree
 from raysim.seeding import stream
-from raysim.steps.local import client_logits, current_labels, trained_model, weight_of
+from raysim.steps.local import (
+    client_logits,
+    current_labels,
+    participants,
+    trained_model,
+    weight_of,
+)
 from raysim.steps.merging import local_arguments, mean_loss, with_initial
 from raysim.steps.server import contributed, group_model, next_models
 
@@ -81,7 +87,7 @@ def _turns(context: Context, state: State, fraction: float) -> list[list[ClientI
         own = [k for k, group in sorted(state.groups.items()) if group == g]
         rng = stream(context.config.seed, "sweep", context.round, g)
         order = [own[i] for i in rng.permutation(len(own))]
-        size = max(int(fraction * len(own)), 1)
+        size = max(_floor(fraction * len(own)), 1)
         for position, k in enumerate(order):
             turns.setdefault(position // size, []).append(k)
     return [sorted(turns[t]) for t in sorted(turns)]
@@ -103,6 +109,7 @@ def noisy_clients(context: Context, state: State) -> State:
         noisy += [k for k, is_upper in zip(own, upper, strict=True) if is_upper]
     noisy.sort()
     found = context.federation.map(noise_level_task, on=noisy) if noisy else {}
+    context.sent("up", "noise level", len(noisy) * SCALAR_BYTES)
     context.observe_noisy(noisy)
     levels = {str(k): found.get(k, 0.0) for k in sorted(state.groups)}
     context.record(noise_level=levels)
@@ -129,7 +136,8 @@ def relabel(context: Context, state: State, *, ratio: float | None, threshold: f
             kernel=context.config.train.kernel,
             classes=context.classes,
         )
-        context.sent("down", "model", sum(handles[state.groups[k]].nbytes for k in noisy))
+        sizes = [handles[state.groups[k]].nbytes for k in noisy]
+        context.sent("down", "model to relabel by", sum(sizes))
     context.observe_labels(context.federation.map(labels_task))
     return state
 
@@ -146,6 +154,20 @@ def clean_clients(state: State, threshold: float) -> list[ClientId]:
         by_noise = sorted(own, key=lambda k: (levels[str(k)], k))
         found += clean or by_noise[: math.ceil(len(own) / 10)]
     return sorted(found)
+
+
+def clean_participants(context: Context, state: State, threshold: float) -> list[ClientId]:
+    """Return who trains in a round of stage 2: min(C K, clean clients) of the clean ones."""
+    clean = clean_clients(state, threshold)
+    config = context.config
+    wanted = config.train.participation * len(context.federation.clients) / len(clean)
+    train = replace(config.train, participation=min(wanted, 1.0))
+    role = context.stage
+    return participants(clean, train, seed=config.seed, role=role, round_id=context.round)
+
+
+def _floor(share: float) -> int:
+    return math.floor(share + 1e-9)  # 200 * 0.29 * 0.5 is 28.999... in binary
 
 
 # ---- tasks -----------------------------------------------------------------------------------
@@ -190,7 +212,7 @@ def relabel_by_model_task(
     found = client_logits(arguments["models"][arguments["group"]], images, arguments)
     candidates = np.arange(len(labels))
     if arguments["ratio"] is not None:
-        count = int(len(labels) * arguments["noise_level"] * arguments["ratio"])
+        count = _floor(len(labels) * arguments["noise_level"] * arguments["ratio"])
         candidates = doubtful(np.asarray(memory["losses"]), count)
     new = confident_labels(softmax(found), labels, candidates, arguments["threshold"])
     return {**memory, "labels": new}, int((new != labels).sum())

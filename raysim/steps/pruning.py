@@ -37,8 +37,7 @@ def score_round(
         send_trained_task, groups={k: groups[k] for k in sorted(best)}, **shared
     )
     means = {g: result.mean for g, result in reduced.groups.items()}
-    server = context.config.server
-    new = next_models(context.federation, server, models=state.models, means=means)
+    new = next_models(context.federation, shared["server"], models=state.models, means=means)
     context.record(loss=mean_loss(scores))
     state = replace(state, models={**state.models, **new})
     return _counted(context, state, scores, best)
@@ -58,23 +57,28 @@ def best_clients(scores: Scores, members: Sequence[ClientId], kept: int | None) 
 
 
 def prune(context: Context, state: State, *, rate: float, per_participation: bool) -> State:
-    """Drop the floor(rate K) clients of each group with the highest scores (Phase II)."""
+    """Drop the floor(rate K) clients of highest score in each group, never all (Phase II)."""
     counts = state.values["candidacy"]
     survivors: list[ClientId] = []
     for members in _members(state.groups):
         order = sorted(members, key=lambda k: _rank(counts, k, per_participation))
-        survivors += order[: len(order) - math.floor(rate * len(order) + 1e-9)]
+        dropped = min(math.floor(rate * len(order) + 1e-9), len(order) - 1)
+        survivors += order[: len(order) - dropped]
     pruned = sorted(set(state.groups) - set(survivors))
     context.observe_noisy(pruned)
     return replace(state, values={**state.values, "survivors": sorted(survivors)})
 
 
 def _rank(counts: Mapping[str, Any], k: ClientId, per_participation: bool) -> tuple[float, ...]:
-    """Sort key, cleanest first; ties by higher mean validation accuracy, then lower client."""
-    own = counts.get(str(k), {"score": 0, "rounds": 0, "accuracy": 0.0})
-    rounds = max(own["rounds"], 1)
-    candidacy = own["score"] / rounds if per_participation else own["score"]
-    return candidacy, -own["accuracy"] / rounds, k
+    """Sort key, cleanest first; ties by higher mean validation accuracy, then lower client.
+
+    Who never took part has score 0 and comes before all others that have it.
+    """
+    own = counts.get(str(k))
+    if own is None:
+        return 0.0, -math.inf, k
+    candidacy = own["score"] / own["rounds"] if per_participation else own["score"]
+    return candidacy, -own["accuracy"] / own["rounds"], k
 
 
 def _counted(context: Context, state: State, scores: Scores, best: set[ClientId]) -> State:

@@ -15,6 +15,8 @@ from raysim.methods import METHODS
 
 SHORT = ["fb_nll"]  # one method per template; the others follow in the long suite
 LONG = [m for m in METHODS.names() if m not in SHORT]
+OWN_STAGES = ["clipfl", "fedcorr", "ifca_pfl", "rhfl"]
+"""Methods that carry values, memory or groups from round to round."""
 
 
 class KillDuring:
@@ -102,6 +104,18 @@ def test_resume_from_any_round_gives_the_same_bits(run_tiny, stop):
 @pytest.mark.parametrize("method", LONG)
 def test_every_method_resumes_to_the_same_bits(run_tiny, method):
     check_resume(run_tiny, method, 2)
+
+
+@pytest.mark.parametrize("method", OWN_STAGES)
+def test_what_a_method_carries_between_rounds_survives_a_stop(run_tiny, method):
+    check_resume(run_tiny, method, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [3, 5])
+@pytest.mark.parametrize("method", OWN_STAGES)
+def test_a_method_resumes_from_any_of_its_stages(run_tiny, method, stop):
+    check_resume(run_tiny, method, stop)
 
 
 @pytest.mark.ray

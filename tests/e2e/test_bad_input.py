@@ -124,6 +124,38 @@ CASES = {
         ["data.server.per_class=1"],
         ["data.server.per_class is 1", "raise data.server.per_class"],
     ),
+    "no clean image for a hybrid": (
+        ["method=fedcorr_fb_nll", "train.rounds=4", "data.server.per_class=0"],
+        ["data.server.per_class is 0", "label correction needs", "raise data.server.per_class"],
+    ),
+    "no public image for RHFL": (
+        ["method=rhfl", "data.server.per_class=0"],
+        ["data.server.per_class is 0", "RHFL", "public images", "raise data.server.per_class"],
+    ),
+    "no validation image for ClipFL": (
+        ["method=clipfl", "data.server.per_class=0"],
+        ["data.server.per_class is 0", "ClipFL", "clean images", "raise data.server.per_class"],
+    ),
+    "ClipFL prunes everyone": (
+        ["method={{name: clipfl, prune_rate: 1}}"],
+        ["method.prune_rate", "got 1", "must be in [0, 1)", "would prune everyone", "e.g. 0.5"],
+    ),
+    "K < M for IFCA": (
+        ["method=ifca_pfl", "data.partition.clients=2"],
+        ["data.partition.clients", "at least groups (3)", "got 2", "raise clients or lower groups"],
+    ),
+    "FedNova with adam": (
+        ["server.optimizer=fednova", "train.optimizer=adam"],
+        ["server.optimizer is fednova", "train.optimizer is adam", "set train.optimizer to sgd"],
+    ),
+    "FedCorr without a round for stage 3": (
+        ["method=fedcorr"],
+        ["train.rounds is 2", "FedCorr's three stages need at least 4", "raise train.rounds"],
+    ),
+    "ClipFL without a round for Phase III": (
+        ["method={{name: clipfl, score_rounds: 2}}"],
+        ["train.rounds is 2", "ClipFL's Phases I and III need at least 3", "raise train.rounds"],
+    ),
     "more clean images than a class has": (
         ["data.server.per_class=1000"],
         ["data.server.per_class", "got 1000", "class 0 has 143", "lower it to 140"],

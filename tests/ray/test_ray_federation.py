@@ -56,6 +56,10 @@ def total_of(tree, scale):
     return float(tree["a"].sum() * scale)
 
 
+def twice(tree):
+    return {"a": tree["a"] * 2}
+
+
 def divide_by_zero():
     return 1 // 0
 
@@ -154,6 +158,26 @@ def test_serve_runs_beside_the_server_that_is_asked(federate):
 
     assert [federation.serve(own_pid, server=s) for s in range(3)] == [pids[0], pids[1], pids[0]]
     assert federation.serve(total_of, tree=handle, scale=2) == 12.0
+
+
+def test_a_derived_tree_stays_in_the_store(federate, local, monkeypatch):
+    federation = federate(actors=1, servers=2)
+    given = federation.put({"a": np.arange(float(BIG))})
+    received = []
+    get = ray.get
+
+    def watch(*arguments, **options):
+        value = get(*arguments, **options)
+        received.append(len(cloudpickle.dumps(value)))
+        return value
+
+    monkeypatch.setattr(ray, "get", watch)
+    doubled = federation.derive(twice, server=1, tree=given)
+
+    assert doubled.nbytes == BIG * 8
+    assert sum(received) < BIG / 10
+    assert federation.get(doubled)["a"][-1] == 2 * (BIG - 1)
+    assert local.get(local.derive(twice, tree=local.put({"a": np.ones(2)})))["a"].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("kind", ["local", "ray"])

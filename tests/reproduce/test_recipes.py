@@ -7,7 +7,7 @@ import pytest
 from raysim.config import choice_name
 from raysim.methods import METHODS
 from raysim.reproduce import recipes
-from raysim.reproduce.costs import run_minutes, table_hours
+from raysim.reproduce.costs import TRAINING_MINUTES, run_minutes, table_hours
 from raysim.reproduce.plan import plan
 from raysim.reproduce.recipes import (
     BASES,
@@ -85,6 +85,8 @@ def test_small_says_everything_it_changes():
     assert reduced["data.fraction"] == {"paper": 1.0, "here": small.data.fraction}
     assert reduced["model.name"]["paper"] == "resnet18"
     assert reduced["data.correction_features.kind"] == {"paper": "resnet18", "here": "lite0"}
+    own = [key for key, value in reduced.items() if "paper" not in value]
+    assert all(key.startswith("model.") for key in own)  # settings of the other network
     assert not {"seed", "name", "output"} & reduced.keys()
     assert reduced_settings(target, cell, "full") == {}
 
@@ -165,8 +167,6 @@ def test_first_seeds_and_cheap_cells_come_first(tmp_path):
 
 def test_every_table_has_a_cost_and_every_base_config_a_time():
     assert all(table_hours(target, scale, 1) > 0 for target in TARGETS.values() for scale in SCALES)
-    from raysim.reproduce.costs import TRAINING_MINUTES
-
     assert TRAINING_MINUTES.keys() == BASES.keys()
     full, small = (run_minutes(*EVERY[0], scale) for scale in SCALES)
     assert full > small

@@ -13,7 +13,7 @@ from raysim.experiment import Experiment
 from raysim.reproduce import recipes
 from raysim.reproduce.recipes import TARGETS, differences, public_config, run_config
 from raysim.reproduce.results import Row, read_results, rows_of
-from raysim.reproduce.summary import row_texts
+from raysim.reproduce.summary import row_texts, write_summary
 from raysim.reproduce.worker import same_groups
 
 NAME = "rcc-pfl/tiny"
@@ -158,7 +158,7 @@ def test_a_failing_cell_is_reported_and_the_others_go_on(tiny, reproduce, tmp_pa
     failed = {row["cell"]: row["error"] for row in said.json["failed"]}
     assert said.code == 1
     assert failed.keys() == {"digits/m3/fb_nll", "digits/m3/no_such_method"}
-    assert "no clean image at the server" in failed["digits/m3/fb_nll"]
+    assert "data.server.per_class is 0" in failed["digits/m3/fb_nll"]
     assert "unknown method 'no_such_method'" in failed["digits/m3/no_such_method"]
     assert "digits/m3/fb_nll seed 0 failed" in said.err
     assert result_of(tmp_path / "out", "single")["rounds"] == 1
@@ -170,3 +170,11 @@ def test_a_cell_without_result_is_shown_as_not_run():
 
     assert row_texts(row, 2) == ["not run", "", "", ""]
     assert row.plain()["mean"] is row.plain()["sd"] is None
+
+
+def test_what_the_command_wrote_is_summarised(finished):
+    text = write_summary(finished)
+
+    (line,) = [x for x in text.splitlines() if x.startswith("| digits/m3/optimum |")]
+    assert "## rcc-pfl/tiny, scale full: accuracy on the digits" in text
+    assert "| 0-1 | 91.5 ± 0.5 |" in line

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.reproduce.recipes import TARGETS
 from raysim.reproduce.results import FORMAT, write_result
 from raysim.reproduce.summary import NOTES, paired_differences, write_summary
 
@@ -131,11 +130,3 @@ def test_the_command_writes_the_file(results, reproduce, tmp_path):
 
     assert said.code == 0, said.err
     assert (tmp_path / "RESULTS.md").read_text(encoding="utf-8") == write_summary(results)
-
-
-def test_what_the_command_wrote_is_read_back(finished, monkeypatch):
-    text = write_summary(finished)
-
-    assert "## rcc-pfl/tiny, scale full: accuracy on the digits" in text
-    assert line_of(text, "| digits/m3/optimum |")[2:4] == ["0-1", "91.5 ± 0.5"]
-    assert TARGETS["rcc-pfl/tiny"].cells

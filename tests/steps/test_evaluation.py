@@ -62,6 +62,18 @@ def test_classes_outside_the_task_can_win_the_argmax(bench, kernel):
     assert context.entry["per_client"] == [0.0]
 
 
+def test_scores_are_also_averaged_per_task(bench, kernel):
+    made = clients(bench, 3, kernel)
+    made.tasks = {0: (0,), 1: (1,), 2: (0,)}
+    context = made.round()
+
+    evaluate_clients(context, state_of(made, {0: 0, 1: 0, 2: 1}, {0: 0, 1: 1}))
+
+    # Task (0,): client 0's model is right, client 2's is wrong; task (1,): client 1's is wrong.
+    assert context.entry["by_task"]["accuracy"] == [0.5, 0.0]
+    assert len(context.entry["by_task"]["loss"]) == 2
+
+
 def test_the_loss_is_averaged_over_clients(bench, kernel):
     made = clients(bench, 3, kernel)
     made.tasks = {0: (0,), 1: (0,), 2: (1,)}

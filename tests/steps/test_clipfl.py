@@ -1,0 +1,278 @@
+"""ClipFL: who is merged, who is counted, who is pruned, and what is sent."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from raysim.config import load_config
+from raysim.errors import ConfigError
+from raysim.methods.clipfl import ClipFl
+from raysim.models.losses import SmoothedCrossEntropy
+from raysim.protocols import State
+from raysim.seeding import stream
+from raysim.settings import SettingError
+from raysim.steps.merging import train_alone, train_round
+from raysim.steps.pruning import best_clients, prune, score_round
+from raysim.steps.server import group_model
+
+C, SIZES = 3, (10, 20, 30, 40)
+MODEL_BYTES = (4 * C + C) * 4
+"""Logistic regression on 2x2 images."""
+IN_ONE = dict.fromkeys(range(4), 0)
+
+
+def clients(bench, *overrides, sizes=SIZES):
+    """Clean clients and, last, one whose labels are all shifted; the server has 0's images."""
+    quiet = ("evaluate.every=100", "train.epochs=2", "train.batch_size=8", "train.lr=0.5")
+    made = bench([[0] * n for n in sizes], *quiet, *overrides, classes=C)
+    pixels = stream(0, "test.clipfl").normal(0, 1, made.world.pixels.shape).astype(np.float32)
+    made.world.pixels = pixels
+    true = pixels[:, 0, 0, :].argmax(axis=1) + (pixels[:, 0, 1, 0] > 1)
+    for k, ids in enumerate(made.ids):
+        made.labels[k][:] = (true[ids] + (k == len(sizes) - 1)) % C
+    made.clean = (np.arange(0, len(pixels), 2), true[::2] % C)
+    return made
+
+
+def weights(made, state, group=0):
+    return np.asarray(made.federation.get(state.models[group_model(group)])["trainable"])
+
+
+def trained_alone(made):
+    """What every client makes of the initial model by itself."""
+    count = len(made.labels)
+    state = train_alone(made.round(), State(groups={k: k for k in range(count)}))
+    return [weights(made, state, k).astype(np.float64) for k in range(count)]
+
+
+def scores(*pairs):
+    return {k: {"accuracy": a, "validation_loss": loss} for k, (a, loss) in enumerate(pairs)}
+
+
+def pruned(made, candidacy, *, rate=0.5, groups=None, per_participation=False):
+    state = State(groups=groups or IN_ONE, values={"candidacy": candidacy})
+    context = made.round()
+    state = prune(context, state, rate=rate, per_participation=per_participation)
+    found = context.entry["noisy_clients"]["found"]
+    assert sorted([*found, *state.values["survivors"]]) == sorted(state.groups)
+    return found
+
+
+def counted(score, rounds, accuracy):
+    return {"score": score, "rounds": rounds, "accuracy": accuracy}
+
+
+# ---- phase I ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kept", "best"), [(1, [1]), (2, [1, 3]), (None, [1, 3]), (9, [1, 3, 0, 2])]
+)
+def test_the_best_have_the_highest_validation_accuracy(kept, best):
+    found = best_clients(scores((0.5, 1.0), (0.9, 1.0), (0.1, 1.0), (0.6, 1.0)), range(4), kept)
+
+    assert found == best
+
+
+def test_ties_of_accuracy_go_to_the_lower_loss_and_then_to_the_lower_client():
+    found = best_clients(scores((0.5, 2.0), (0.5, 1.0), (0.5, 2.0)), [0, 1, 2], 3)
+
+    assert found == [1, 0, 2]
+
+
+def test_half_of_an_odd_group_is_rounded_up():
+    assert best_clients(scores((0.1, 0), (0.2, 0), (0.3, 0)), [0, 1, 2], None) == [2, 1]
+
+
+def test_a_round_merges_the_best_by_their_samples_and_counts_the_others(bench):
+    made = clients(bench)
+    own = trained_alone(made)
+    context = made.round()
+    server = replace(made.config.server, weights="samples")
+
+    state = score_round(context, State(groups=IN_ONE), range(4), kept=2, server=server)
+
+    accuracy = context.entry["validation"]
+    images = made.world.pixels[made.clean[0]].reshape(-1, 4)
+    for k in range(4):  # the score is the accuracy of the client's own model on the clean images
+        found = (images @ own[k][:12].reshape(C, 4).T + own[k][12:]).argmax(axis=1)
+        assert accuracy[str(k)] == (found == made.clean[1]).mean()
+    best = sorted(range(4), key=lambda k: -accuracy[str(k)])[:2]
+    assert 3 not in best  # the noisy client
+    share = np.array([SIZES[k] for k in best]) / sum(SIZES[k] for k in best)
+    expected = sum(s * own[k] for s, k in zip(share, best, strict=True))
+    np.testing.assert_allclose(weights(made, state), expected, atol=1e-6)
+    candidacy = state.values["candidacy"]
+    assert {k for k in range(4) if candidacy[str(k)]["score"] == 0} == set(best)
+    assert candidacy["3"] == counted(1, 1, accuracy["3"])
+
+
+def test_scores_add_up_over_rounds_and_survive_a_commit(bench):
+    made = clients(bench, "train.participation=0.5")
+    method, state = ClipFl(score_rounds=9, kept=1), State(groups=IN_ONE)
+    step = method.stages(made.config)[1].step
+    for number in range(4):
+        state = step(
+            made.round(number), replace(state, values=json.loads(json.dumps(state.values)))
+        )
+
+    found = state.values["candidacy"].values()
+    assert sum(own["rounds"] for own in found) == 4 * 2
+    assert sum(own["score"] for own in found) == 4 * 1  # one of two is merged, the other counted
+
+
+def test_merging_everyone_is_fedavg_and_merging_half_is_not(bench):
+    made = clients(bench)
+    fedavg = weights(made, train_round(made.round(), State(groups=IN_ONE)))
+
+    everyone = score_round(made.round(), State(groups=IN_ONE), range(4), kept=4)
+    half = score_round(made.round(), State(groups=IN_ONE), range(4), kept=None)
+
+    np.testing.assert_allclose(weights(made, everyone), fedavg, atol=1e-6)
+    assert not np.allclose(weights(made, half), fedavg, atol=1e-3)
+
+
+def test_a_process_that_lost_the_trained_models_trains_them_again_to_the_same_bits(
+    bench, monkeypatch
+):
+    made, forgetful = clients(bench), clients(bench)
+    reduce = forgetful.federation.reduce
+
+    def forget_first(*arguments, **shared):
+        forgetful.federation.map(lambda client, memory, _: (memory, client.scratch.clear()))
+        return reduce(*arguments, **shared)
+
+    monkeypatch.setattr(forgetful.federation, "reduce", forget_first)
+
+    one, two = (
+        score_round(m.round(), State(groups=IN_ONE), range(4), kept=2) for m in (made, forgetful)
+    )
+
+    assert weights(made, one).tobytes() == weights(forgetful, two).tobytes()
+
+
+# ---- phase II --------------------------------------------------------------------------------
+
+
+def test_the_half_with_the_highest_scores_is_pruned(bench):
+    candidacy = {str(k): counted(s, 9, 1.0) for k, s in enumerate((3, 1, 7, 2))}
+
+    assert pruned(clients(bench), candidacy) == [0, 2]
+    assert pruned(clients(bench), candidacy, rate=0.74) == [0, 2]  # floor(2.96)
+    assert pruned(clients(bench), candidacy, rate=0.0) == []
+
+
+def test_ties_go_to_the_lower_mean_validation_accuracy(bench):
+    # Means 0.5, 0.4, 0.45 and 0.9 over the rounds each took part in; all scores are 2.
+    sums = ((2, 1.0), (5, 2.0), (4, 1.8), (3, 2.7))
+    candidacy = {str(k): counted(2, rounds, total) for k, (rounds, total) in enumerate(sums)}
+
+    assert pruned(clients(bench), candidacy) == [1, 2]
+
+
+def test_scores_may_be_divided_by_the_rounds_of_a_client(bench):
+    # 4 of 8, 3 of 4, 2 of 8, 1 of 1: raw counts blame 0 and 1, shares blame 1 and 3.
+    found = ((4, 8), (3, 4), (2, 8), (1, 1))
+    candidacy = {str(k): counted(s, n, 0.0) for k, (s, n) in enumerate(found)}
+
+    assert pruned(clients(bench), candidacy) == [0, 1]
+    assert pruned(clients(bench), candidacy, per_participation=True) == [1, 3]
+
+
+def test_who_never_took_part_survives(bench):
+    candidacy = {"0": counted(0, 3, 2.7), "1": counted(0, 3, 2.4), "3": counted(0, 3, 2.6)}
+
+    assert pruned(clients(bench), candidacy) == [1, 3]
+
+
+def test_every_group_is_pruned_by_itself_and_keeps_someone(bench):
+    candidacy = {str(k): counted(k, 9, 1.0) for k in range(4)}
+    groups = {0: 0, 1: 0, 2: 0, 3: 1}
+
+    assert pruned(clients(bench), candidacy, groups=groups) == [2]
+    assert pruned(clients(bench), candidacy, groups=groups, rate=1 - 1e-12) == [1, 2]
+
+
+# ---- phase III and the whole -----------------------------------------------------------------
+
+
+def run(made, method):
+    state, entries = State(), {}
+    for stage in method.stages(made.config):
+        for number in range(stage.rounds):
+            last = number + 1 == stage.rounds
+            context = replace(made.round(number, last=last), stage=stage.name)
+            state = stage.step(context, state)
+            entries.setdefault(stage.name, []).append(context.entry)
+    return state, entries
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(1.0, 2), (0.5, 1), (0.4, 1)])
+def test_phase_3_sends_models_to_and_from_the_survivors_only(bench, fraction, count):
+    made = clients(bench, "train.rounds=4")
+
+    state, entries = run(made, ClipFl(score_rounds=2, post_fraction=fraction))
+
+    assert len(state.values["survivors"]) == 2
+    assert 3 not in state.values["survivors"]
+    for name, clients_in in (("score", 4), ("train", count)):
+        sent = {"model": clients_in * MODEL_BYTES}
+        assert [e["bytes"] for e in entries[name]] == [{"up": sent, "down": sent}] * 2
+
+
+def test_moments_of_fedadam_go_through_all_phases(bench):
+    made = clients(bench, "train.rounds=3", "server.optimizer=fedadam")
+    stages = ClipFl(score_rounds=1).stages(made.config)
+    state = stages[1].step(made.round(last=True), State(groups=IN_ONE))
+    before = made.federation.get(state.models["moments/0"])["second"]
+
+    state = stages[2].step(made.round(), state)
+
+    # v <- 0.99 v + 0.01 delta^2 is at least 0.99 v; from zero it would be much smaller.
+    after = made.federation.get(state.models["moments/0"])["second"]
+    assert (after >= 0.98 * before).all()
+    assert (before > 0).any()
+
+
+def test_weights_and_loss_are_the_methods_own(bench):
+    made = clients(bench, "train.rounds=2")
+    default, _ = run(made, ClipFl())
+    uniform, _ = run(made, ClipFl(weights="uniform"))
+    smoothed, _ = run(made, ClipFl(loss=SmoothedCrossEntropy()))
+
+    found = {weights(made, state).tobytes() for state in (default, uniform, smoothed)}
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(("rounds", "scored"), [(80, 20), (2, 1), (7, 1)])
+def test_a_quarter_of_the_rounds_is_phase_1(rounds, scored):
+    config = load_config("quickstart", ["method=clipfl", f"train.rounds={rounds}"])
+
+    found = [(stage.name, stage.rounds) for stage in config.method.stages(config)]
+
+    assert found == [("group", 1), ("score", scored), ("train", rounds - scored)]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            ["data.server.per_class=0"],
+            r"per_class is 0, but ClipFL .*; raise data.server.per_class",
+        ),
+        (["train.rounds=1"], r"train.rounds is 1, but ClipFL.* at least 2; raise train.rounds"),
+        (["method.score_rounds=20"], r"train.rounds is 20, but .* at least 21; .* or shorten"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_run(given, text):
+    config = load_config("quickstart", ["method=clipfl", *given])
+
+    with pytest.raises(ConfigError, match=text):
+        config.method.check(config, classes=10, dimensions={})
+
+
+def test_pruning_everyone_is_refused():
+    with pytest.raises(SettingError, match=r"prune_rate must be in \[0, 1\), got 1.*e.g. 0.5"):
+        ClipFl(prune_rate=1)
