@@ -17,6 +17,8 @@ import numpy as np
 GRID = 2.0**-36
 """Spacing of the sums, 1.5e-11; they then hold weighted totals up to 2^27, 1.3e8."""
 _LIMIT = 2**63 - 1
+COLUMNS = 4096
+"""Entries of a stack handled at a time, so that what comes between stays in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,15 +80,23 @@ def contributions(tree: Mapping[str, np.ndarray], weights: np.ndarray) -> ExactS
     totals: dict[str, np.ndarray] = {}
     bound = 0
     for name, array in tree.items():
-        units = parts.reshape(-1, *[1] * (array.ndim - 1))
-        with np.errstate(over="ignore", invalid="ignore"):
-            scaled = np.multiply(array, units, dtype=np.float64)
-            np.rint(scaled, out=scaled)
-        _largest(scaled, array, name)
-        bound = max(bound, _summed_bound(scaled))
+        flat = array.reshape(len(array), -1)
+        total = np.empty(flat.shape[1], dtype=np.int64)
+        largest = np.zeros(len(flat))
+        for at in range(0, flat.shape[1], COLUMNS):
+            part = flat[:, at : at + COLUMNS]
+            with np.errstate(over="ignore", invalid="ignore"):
+                scaled = np.multiply(part, parts[:, None], dtype=np.float64)
+                np.rint(scaled, out=scaled)
+            reach = np.maximum(scaled.max(axis=1), -scaled.min(axis=1))  # NaN where one is
+            if not (reach <= _LIMIT).all():
+                _largest(scaled, part, name)  # says what is wrong
+            np.maximum(largest, reach, out=largest)
+            total[at : at + COLUMNS] = scaled.astype(np.int64).sum(axis=0)
+        bound = max(bound, sum(int(x) for x in largest))
         if bound > _LIMIT:
             raise OverflowError(f"entry {name!r}: {_too_large(bound)}")
-        totals[name] = scaled.astype(np.int64).sum(axis=0)
+        totals[name] = total.reshape(array.shape[1:])
     return ExactSum(totals, int(sum(int(p) for p in parts)), bound, len(parts))
 
 
@@ -134,14 +144,6 @@ def _largest(scaled: np.ndarray, array: np.ndarray, name: str) -> int:
     if largest > _LIMIT:
         raise OverflowError(f"entry {name!r}: {_too_large(largest)}")
     return int(largest)
-
-
-def _summed_bound(scaled: np.ndarray) -> int:
-    """Return the sum over axis 0 of each contribution's largest magnitude."""
-    if scaled.size == 0:
-        return 0
-    flat = scaled.reshape(len(scaled), -1)
-    return sum(int(x) for x in np.maximum(flat.max(axis=1), -flat.min(axis=1)))
 
 
 def _check_fit(a: ExactSum, b: ExactSum) -> None:

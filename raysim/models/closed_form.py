@@ -52,7 +52,7 @@ def form_logits(form: Form, flat: np.ndarray, images: np.ndarray) -> np.ndarray:
     rows = np.ascontiguousarray(images, dtype=np.float32).reshape(len(images), form[0].inputs)
     if is_dense(form):
         stacked: np.ndarray = StackedDense(form, weights).forward(rows[None])[-1]
-        return np.asarray(stacked[0])
+        return np.ascontiguousarray(stacked[0].T)
     net = ConvNet(form, weights)
     out = np.empty((len(rows), num_classes(form)), dtype=np.float32)
     for at in range(0, len(rows), LOGIT_ROWS):
@@ -61,7 +61,10 @@ def form_logits(form: Form, flat: np.ndarray, images: np.ndarray) -> np.ndarray:
 
 
 class StackedDense:
-    """Layers with ReLU between them, as views of stacked parameters."""
+    """Layers with ReLU between them, as views of stacked parameters.
+
+    Outputs are (S, outputs, B): weights times columns is BLAS's faster way round.
+    """
 
     def __init__(self, form: Form, weights: np.ndarray) -> None:
         self._weights, self._form = weights, form
@@ -75,14 +78,15 @@ class StackedDense:
         if self._gradient is None:
             self._gradient = np.empty_like(self._weights)
             self._slots = _views(self._form, self._gradient)
-        *inputs, out = self.forward(images)
-        loss = _error(out, targets, share, with_loss=with_loss)
+        *inputs, error = self.forward(images)
+        loss = _error(error.transpose(0, 2, 1), targets, share, with_loss=with_loss)
         for depth in range(len(self._layers) - 1, -1, -1):
             weight_slot, bias_slot = self._slots[depth]
-            np.matmul(out.transpose(0, 2, 1), inputs[depth], out=weight_slot[: len(images)])
-            np.sum(out, axis=1, out=bias_slot[: len(images)])
+            rows = inputs[depth].transpose(0, 2, 1)
+            np.matmul(error, rows, out=weight_slot[: len(images)])
+            np.sum(error, axis=2, out=bias_slot[: len(images)])
             if depth:
-                out = self._before(out, inputs[depth], depth)
+                error = self._before(error, inputs[depth], depth)
         return self._gradient, loss
 
     def descend(
@@ -95,23 +99,23 @@ class StackedDense:
         with_loss: bool,
     ) -> np.ndarray:
         """Move the weights: the product is added to them in place, no gradient is stored."""
-        *inputs, out = self.forward(images)
-        loss = _error(out, targets, share, with_loss=with_loss)
+        *inputs, error = self.forward(images)
+        loss = _error(error.transpose(0, 2, 1), targets, share, with_loss=with_loss)
         for depth in range(len(self._layers) - 1, -1, -1):
             weight, bias = self._layers[depth]
-            earlier = self._before(out, inputs[depth], depth) if depth else out
+            earlier = self._before(error, inputs[depth], depth) if depth else error
             for s in range(len(images)):
-                _add_product(weight[s], out[s], inputs[depth][s], -lr)
-            bias[: len(images)] -= np.float32(lr) * out.sum(axis=1)
-            out = earlier
+                _add_product(weight[s], error[s], inputs[depth][s], -lr)
+            bias[: len(images)] -= np.float32(lr) * error.sum(axis=2)
+            error = earlier
         return loss
 
     def forward(self, images: np.ndarray) -> list[np.ndarray]:
-        """Return the input of every layer, and the logits last."""
-        active, outputs = len(images), [images]
+        """Return the input of every layer as (S, inputs, B), and the logits last."""
+        active, outputs = len(images), [images.transpose(0, 2, 1)]
         for depth, (weight, bias) in enumerate(self._layers):
-            out = outputs[-1] @ weight[:active].transpose(0, 2, 1)
-            out += bias[:active, None]
+            out = weight[:active] @ outputs[-1]
+            out += bias[:active, :, None]
             if depth + 1 < len(self._layers):
                 np.maximum(out, 0.0, out=out)
             outputs.append(out)
@@ -119,7 +123,7 @@ class StackedDense:
 
     def _before(self, error: np.ndarray, inputs: np.ndarray, depth: int) -> np.ndarray:
         """Return the error of the layer before ``depth``, through its ReLU."""
-        earlier: np.ndarray = error @ self._layers[depth][0][: len(error)]
+        earlier: np.ndarray = self._layers[depth][0][: len(error)].transpose(0, 2, 1) @ error
         earlier *= inputs > 0
         return earlier
 
@@ -133,6 +137,7 @@ class ConvNet:
         self._layers = [(w[0], b[0]) for w, b in _views(form, weights)]
         self._gradient = np.empty_like(weights)
         self._slots = [(w[0], b[0]) for w, b in _views(form, self._gradient)]
+        self._buffers: dict[tuple[str, int], np.ndarray] = {}
 
     def gradient(
         self, images: np.ndarray, targets: np.ndarray, share: np.ndarray, *, with_loss: bool
@@ -164,19 +169,31 @@ class ConvNet:
         """Return the logits of flat images (N, D)."""
         return self._forward(rows)[-1]
 
+    def _buffer(self, name: str, depth: int, shape: Sequence[int]) -> np.ndarray:
+        """Return memory that every step uses again; fresh pages cost as much as the products."""
+        kept = self._buffers.get((name, depth))
+        if kept is None or kept.shape != tuple(shape):
+            kept = self._buffers[name, depth] = np.zeros(shape, dtype=np.float32)
+        return kept
+
     def _forward(self, rows: np.ndarray) -> tuple[list[Any], list[Any], list[Any], np.ndarray]:
         first = self._convs[0]
         maps = np.ascontiguousarray(rows.T)
         maps = maps.reshape(first.channels, first.height, first.width, len(rows))
         columns, choices = [], []
-        for layer, (weight, bias) in zip(self._convs, self._layers, strict=False):
-            unfolded = _unfold(maps, layer.kernel)
-            out = weight @ unfolded.reshape(weight.shape[1], -1)
+        for depth, layer in enumerate(self._convs):
+            weight, bias = self._layers[depth]
+            k = layer.kernel
+            size = (layer.height - k + 1, layer.width - k + 1, len(rows))
+            unfolded = self._buffer("unfolded", depth, (layer.channels, k, k, *size))
+            _unfold(maps, unfolded)
+            full = self._buffer("full", depth, (layer.filters, *size))
+            out = full.reshape(layer.filters, -1)
+            np.matmul(weight, unfolded.reshape(weight.shape[1], -1), out=out)
             out += bias[:, None]
-            full = out.reshape(layer.filters, *unfolded.shape[3:])
             maps, choice = _pool(full)
             columns.append(unfolded)
-            choices.append((choice, maps > 0, full.shape))
+            choices.append((choice, maps > 0))
             np.maximum(maps, 0.0, out=maps)
         inputs = [np.ascontiguousarray(maps.reshape(-1, len(rows)).T)]
         for depth, (weight, bias) in enumerate(self._layers[len(self._convs) :]):
@@ -205,17 +222,22 @@ class ConvNet:
         last = self._convs[-1]
         maps = np.ascontiguousarray(error.T).reshape(last.filters, *last.out_size, len(error))
         for depth in range(len(self._convs) - 1, -1, -1):
-            choice, positive, shape = choices[depth]
-            full = _unpool(maps * positive, choice, shape)
+            choice, positive = choices[depth]
+            full = self._buffer("full", depth, self._buffers["full", depth].shape)
+            _unpool(maps * positive, choice, full)
             flat = full.reshape(len(full), -1)
             weight_slot, bias_slot = self._slots[depth]
             unfolded = columns[depth]
             np.matmul(flat, unfolded.reshape(-1, flat.shape[1]).T, out=weight_slot)
             np.sum(flat, axis=1, out=bias_slot)
             if depth:
-                spread = self._layers[depth][0].T @ flat
+                # The patches are not needed any more: their memory takes their errors.
+                spread = unfolded.reshape(-1, flat.shape[1])
+                np.matmul(self._layers[depth][0].T, flat, out=spread)
                 layer = self._convs[depth]
-                maps = _fold(spread.reshape(unfolded.shape), layer.height, layer.width)
+                size = (layer.channels, layer.height, layer.width, len(error))
+                maps = self._buffer("maps", depth, size)
+                _fold(unfolded, maps)
 
 
 def _views(form: Form, stacked: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -249,30 +271,29 @@ def _error(
 
 
 def _add_product(weight: np.ndarray, error: np.ndarray, inputs: np.ndarray, alpha: float) -> None:
-    """Add alpha * error^T inputs to ``weight`` (out, in) in place."""
-    # BLAS counts columns first: the transposes are views, and nothing is copied.
-    sgemm(alpha, inputs.T, error.T, beta=1.0, c=weight.T, trans_b=True, overwrite_c=True)
+    """Add alpha * error (out, B) times inputs^T (B, in) to ``weight`` (out, in) in place."""
+    # BLAS counts columns first: every argument is a view it can read, nothing is copied.
+    by_column = inputs.flags.f_contiguous
+    columns = inputs if by_column else inputs.T
+    trans = not by_column
+    sgemm(alpha, columns, error.T, beta=1.0, c=weight.T, trans_a=trans, overwrite_c=True)
 
 
-def _unfold(maps: np.ndarray, kernel: int) -> np.ndarray:
-    """Return the patches of maps (C, H, W, B) as (C, k, k, H - k + 1, W - k + 1, B)."""
-    channels, height, width, rows = maps.shape
-    high, wide = height - kernel + 1, width - kernel + 1
-    out = np.empty((channels, kernel, kernel, high, wide, rows), dtype=np.float32)
+def _unfold(maps: np.ndarray, out: np.ndarray) -> None:
+    """Write the patches of maps (C, H, W, B) to ``out`` (C, k, k, H - k + 1, W - k + 1, B)."""
+    kernel, high, wide = out.shape[1], out.shape[3], out.shape[4]
     for i in range(kernel):
         for j in range(kernel):
             out[:, i, j] = maps[:, i : i + high, j : j + wide]
-    return out
 
 
-def _fold(patches: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return maps (C, H, W, B) in which every patch is added where it was taken."""
-    channels, kernel, _, high, wide, rows = patches.shape
-    maps = np.zeros((channels, height, width, rows), dtype=np.float32)
+def _fold(patches: np.ndarray, out: np.ndarray) -> None:
+    """Write to ``out`` (C, H, W, B) the sum of all patches where they were taken."""
+    kernel, high, wide = patches.shape[1], patches.shape[3], patches.shape[4]
+    out[:] = 0.0
     for i in range(kernel):
         for j in range(kernel):
-            maps[:, i : i + high, j : j + wide] += patches[:, i, j]
-    return maps
+            out[:, i : i + high, j : j + wide] += patches[:, i, j]
 
 
 CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))
@@ -291,12 +312,12 @@ def _pool(full: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     return best, chosen
 
 
-def _unpool(error: np.ndarray, chosen: Sequence[np.ndarray], shape: Sequence[int]) -> np.ndarray:
-    """Return errors (C, H, W, B) at the corners that were the largest, zero elsewhere."""
-    full = np.zeros(shape, dtype=np.float32)
-    for corner, where in zip(_corners(full), chosen, strict=True):
+def _unpool(error: np.ndarray, chosen: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """Write errors to ``out`` (C, H, W, B) at the corners that were the largest, zero elsewhere."""
+    out[:, out.shape[1] // 2 * 2 :] = 0.0  # an odd last line belongs to no cell
+    out[:, :, out.shape[2] // 2 * 2 :] = 0.0
+    for corner, where in zip(_corners(out), chosen, strict=True):
         np.multiply(error, where, out=corner)
-    return full
 
 
 def _corners(full: np.ndarray) -> list[np.ndarray]:
