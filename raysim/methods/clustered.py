@@ -64,7 +64,7 @@ class GroupsSettings:
     def check(self, config: Any, dimensions: Mapping[str, int]) -> None:
         """Refuse a grouping that does not fit the data."""
         if self.kind == "similarity":
-            self.similarity.check(config, dimensions["grouping"])
+            self.similarity.check(config, dimensions["grouping"], at="method.groups.similarity")
 
     def stage(self) -> Stage:
         """Return the stage that groups."""

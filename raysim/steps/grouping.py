@@ -78,33 +78,36 @@ class GroupingSettings:
         """Return M."""
         return int(config.data.partition.groups if self.groups is None else self.groups)
 
-    def check(self, config: Any, dimension: int) -> None:
-        """Refuse more groups than clients or landmarks, and ranks above the feature dimension."""
+    def check(self, config: Any, dimension: int, *, at: str = "method.grouping") -> None:
+        """Refuse more groups than clients or landmarks, and ranks above the feature dimension.
+
+        ``at`` is where these settings are in the config, for the message.
+        """
         count, clients = self.count(config), config.data.partition.clients
         if count > clients:
-            where = "data.partition.groups" if self.groups is None else "method.grouping.groups"
+            where = "data.partition.groups" if self.groups is None else f"{at}.groups"
             raise ConfigError(
                 f"{where} is {count}, but data.partition.clients is {clients}; every group needs a "
                 "client: raise data.partition.clients or lower the number of groups"
             )
         if self.landmarks is not None:
-            _check_landmarks(self.landmarks, count, clients)
+            _check_landmarks(self.landmarks, count, clients, at)
         if not isinstance(self.rank, str) and self.rank > dimension:
             raise ConfigError(
-                f"method.grouping.rank is {self.rank}, above the feature dimension {dimension} of "
-                "data.features; lower method.grouping.rank or choose larger features"
+                f"{at}.rank is {self.rank}, above the feature dimension {dimension} of "
+                f"data.features; lower {at}.rank or choose larger features"
             )
 
 
-def _check_landmarks(landmarks: int, groups: int, clients: int) -> None:
+def _check_landmarks(landmarks: int, groups: int, clients: int, at: str) -> None:
     if landmarks < groups:
         raise ConfigError(
-            f"method.grouping.landmarks is {landmarks}, but there are {groups} groups and each "
+            f"{at}.landmarks is {landmarks}, but there are {groups} groups and each "
             "needs a landmark; raise it (ten per group find equal groups), or set it to null"
         )
     if landmarks > clients:
         raise ConfigError(
-            f"method.grouping.landmarks is {landmarks}, but data.partition.clients is {clients} "
+            f"{at}.landmarks is {landmarks}, but data.partition.clients is {clients} "
             "and landmarks are clients; lower it, or set it to null for the exact grouping"
         )
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from raysim.errors import ConfigError
-from raysim.reproduce.recipes import find_target, parse_seeds, select_cells
+from raysim.data import standard
+from raysim.errors import ConfigError, DataError
+from raysim.reproduce.recipes import TARGETS, find_target, parse_seeds, select_cells
 
 
 @pytest.mark.parametrize(
@@ -36,9 +40,6 @@ def test_an_unknown_scale_and_no_jobs_are_refused_by_name(reproduce):
 
 
 def test_missing_data_is_named_with_the_command_that_fetches_it(reproduce, tmp_path, monkeypatch):
-    from raysim.data import standard
-    from raysim.errors import DataError
-
     def offline(*arguments: object) -> None:
         raise DataError("no network")
 
@@ -56,9 +57,6 @@ def test_missing_data_is_named_with_the_command_that_fetches_it(reproduce, tmp_p
 def test_table_vii_without_its_data_names_the_set_that_can_be_fetched(
     reproduce, tmp_path, monkeypatch
 ):
-    from raysim.data import standard
-    from raysim.errors import DataError
-
     def offline(name: str, *arguments: object) -> None:
         raise DataError("no network")
 
@@ -97,3 +95,29 @@ def test_patterns_choose_cells_in_the_order_of_the_table():
 def test_a_pattern_is_a_whole_address_not_a_part_of_one():
     with pytest.raises(ConfigError, match="matches no cell"):
         select_cells(find_target("rcc-pfl/table2"), "rcc_pfl")
+
+
+def test_the_list_names_every_table_with_runs_and_cost(reproduce):
+    said, plain = reproduce("--list"), reproduce("--list", "--json")
+
+    rows = {row["name"]: row for row in plain.json["tables"]}
+    assert said.code == plain.code == 0
+    assert rows.keys() == TARGETS.keys()
+    assert all(name in said.out for name in rows)
+    assert rows["rcc-pfl/table2"]["runs"] == {"full": 180, "small": 36}
+    assert rows["fb-nll/table9"]["core_hours"]["full"] > 1000  # a ResNet-18 without a GPU
+
+
+def test_listing_loads_no_heavy_package():
+    code = (
+        "import sys\n"
+        "from raysim.cli.main import main\n"
+        "try:\n    main(['reproduce', '--list'])\n"
+        "except SystemExit:\n    pass\n"
+        "heavy = ('torch', 'ray', 'sklearn', 'scipy', 'skimage', 'matplotlib')\n"
+        "print(sorted(name for name in heavy if name in sys.modules))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr

@@ -45,7 +45,7 @@ def test_no_path_and_no_host_name_is_in_a_result(finished):
 
 
 def test_a_result_equals_the_run_of_its_config(finished, result_of, tmp_path):
-    found = result_of(finished, "single", seed=1)
+    found = result_of(finished, "single")
 
     config = load_config(found["config"], ["runtime.kind=local", f"output={tmp_path / 'run'}"])
     summary = Experiment(config).run().summary
@@ -74,6 +74,7 @@ def test_optimum_is_reused_where_the_groups_are_identical(finished, result_of, t
     assert reused["bytes"]["messages"] == summary["messages"]
 
 
+@pytest.mark.slow
 def test_other_groups_are_trained_in_full(tiny, reproduce, tmp_path, result_of, monkeypatch):
     two = {"both": ("method.grouping.groups=2",)}  # of three tasks
     monkeypatch.setitem(recipes.METHOD_SETTINGS["rcc-pfl"], "rcc_pfl", two)

@@ -232,7 +232,16 @@ def test_only_participants_exchange_and_learn(bench):
     assert moved == set(chosen)
     assert sorted(map(int, state.values["own_loss"])) == chosen
     assert entries[0]["bytes"]["up"]["predictions"] == 4 * PUBLIC * C * 4
-    run(made, Rhfl(), 4)  # some have no earlier loss when it is their turn
+
+
+def test_losses_of_earlier_participants_are_kept_for_their_next_turn(bench):
+    made = clients(bench, "train.participation=0.34", sizes=(8, 8, 8, 8, 8, 8))
+    took_part = {k for number in range(3) for k in chosen_clients(made.round(number))}
+
+    state, _ = run(made, Rhfl(), 3)
+
+    assert set(map(int, state.values["own_loss"])) == took_part
+    assert len(took_part) > 2
 
 
 def test_pretraining_happens_once_before_the_first_round(bench):
