@@ -51,7 +51,7 @@ def _head(found: dict[tuple[str, Scale], list[Result]]) -> str:
             "not edited by hand. Accuracies in per cent: mean over clients of the accuracy on",
             "their own task after the last round, then mean ± sample sd over seeds.",
             "",
-            f"- runs: {len(every)}, {hours:.1f} core hours (one process with one thread each);",
+            f"- runs: {len(every)}, {hours:.1f} hours of wall time in processes with one thread;",
             "  minutes a run: without setup, in which features are computed once per machine",
             f"- machine: {'; '.join(machines)}",
             f"- raysim {', '.join(versions)}",

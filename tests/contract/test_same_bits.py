@@ -19,7 +19,7 @@ def bits(result):
 def test_fb_nll_has_the_same_bits_for_any_number_of_actors(run_tiny, ray_session, actors):
     alone = run_tiny("fb_nll")
 
-    spread = run_tiny("fb_nll", actors=actors)
+    spread = run_tiny("fb_nll", actors=actors, keep_actors=True)
 
     assert bits(spread) == bits(alone)
     assert len(alone.summary["digest"]["models"]) == 3
@@ -28,7 +28,7 @@ def test_fb_nll_has_the_same_bits_for_any_number_of_actors(run_tiny, ray_session
 @pytest.mark.ray
 @pytest.mark.parametrize("method", [m for m in METHOD_NAMES if m != "fb_nll"])
 def test_every_method_has_the_same_bits_on_two_actors(run_tiny, ray_session, method):
-    assert bits(run_tiny(method, actors=2)) == bits(run_tiny(method))
+    assert bits(run_tiny(method, actors=2, keep_actors=True)) == bits(run_tiny(method))
 
 
 @pytest.mark.ray
@@ -38,7 +38,7 @@ def test_every_method_has_the_same_bits_on_two_actors(run_tiny, ray_session, met
 def test_every_method_has_the_same_bits_for_any_number_of_actors(
     run_tiny, ray_session, method, actors
 ):
-    assert bits(run_tiny(method, actors=actors)) == bits(run_tiny(method))
+    assert bits(run_tiny(method, actors=actors, keep_actors=True)) == bits(run_tiny(method))
 
 
 @pytest.mark.ray
@@ -53,7 +53,7 @@ def test_several_parameter_servers_give_the_same_bits(run_tiny, ray_session):
 def test_partial_participation_has_the_same_bits(run_tiny, ray_session):
     some = "train.participation=0.4"
 
-    assert bits(run_tiny("fb_nll", some, actors=3)) == bits(run_tiny("fb_nll", some))
+    assert bits(run_tiny("fb_nll", some, actors=3, keep_actors=True)) == bits(run_tiny("fb_nll", some))
 
 
 def test_another_seed_has_other_bits(run_tiny):

@@ -64,7 +64,7 @@ def test_machine_versions_and_hours_are_stated(results):
     text = write_summary(results)
 
     assert "a processor, 2 CPUs, Linux x86_64" in text
-    assert "- runs: 5, 0.2 core hours" in text
+    assert "- runs: 5, 0.2 hours of wall time" in text
     assert "raysim 0.1.0" in text
 
 
