@@ -53,7 +53,9 @@ def test_several_parameter_servers_give_the_same_bits(run_tiny, ray_session):
 def test_partial_participation_has_the_same_bits(run_tiny, ray_session):
     some = "train.participation=0.4"
 
-    assert bits(run_tiny("fb_nll", some, actors=3, keep_actors=True)) == bits(run_tiny("fb_nll", some))
+    assert bits(run_tiny("fb_nll", some, actors=3, keep_actors=True)) == bits(
+        run_tiny("fb_nll", some)
+    )
 
 
 def test_another_seed_has_other_bits(run_tiny):

@@ -36,9 +36,14 @@ def rounds_in(out: Path, cell: str) -> list[str]:
     return files[0].read_text(encoding="utf-8").splitlines() if files else []
 
 
+def hear_ctrl_c() -> None:
+    """Undo what a shell does to background jobs: they ignore SIGINT, and so do their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def started(line: list[str]) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    return subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(line, **pipes, start_new_session=True, preexec_fn=hear_ctrl_c)
 
 
 def results(out: Path) -> dict[str, dict]:
