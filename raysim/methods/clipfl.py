@@ -32,6 +32,7 @@ from raysim.settings import check, settings
 from raysim.steps.correction import CorrectionSettings
 from raysim.steps.merging import chosen_clients, evaluated, train_groups
 from raysim.steps.pruning import prune, score_round
+from raysim.steps.server import members_by_group
 
 
 @METHODS.register("clipfl")
@@ -107,8 +108,7 @@ class ClipFl:
     def _train(self, context: Context, state: State) -> State:
         """Ordinary rounds among the survivors; which of them train is fixed by their order."""
         allowed = []
-        for g in sorted(set(state.groups.values())):
-            own = [k for k in state.values["survivors"] if state.groups[k] == g]
+        for own in members_by_group({k: state.groups[k] for k in state.values["survivors"]}):
             allowed += own[: math.ceil(self.post_fraction * len(own))]
         chosen = chosen_clients(context, sorted(allowed))
         return evaluated(context, train_groups(context, state, chosen, **self._local(context)))

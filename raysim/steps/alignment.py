@@ -18,13 +18,12 @@ from raysim.models.evaluation import score
 from raysim.models.params import initial_tree
 from raysim.models.threads import one_thread, torch_device
 from raysim.models.training import train_client
-from raysim.protocols import Client, ClientId, Context, Contribution, GroupId, State, Tree
+from raysim.protocols import Client, ClientId, Context, Contribution, State, Tree
 from raysim.seeding import stream
 from raysim.steps.evaluation import is_due, record_scores
 from raysim.steps.local import client_logits, current_labels
 from raysim.steps.merging import local_arguments, mean_loss
-
-SCALAR_BYTES = 4
+from raysim.steps.server import SCALAR_BYTES, members_by_group
 
 
 def start_models(context: Context) -> None:
@@ -42,7 +41,7 @@ def confidence(
     context.sent("up", "loss", len(found) * SCALAR_BYTES)
     before = state.values.get("own_loss", {})
     weights: dict[ClientId, float] = {}
-    for members in _members({k: state.groups[k] for k in chosen}):
+    for members in members_by_group({k: state.groups[k] for k in chosen}):
         losses = np.array([found[k] for k in members])
         earlier = np.array([before.get(str(k), math.nan) for k in members])
         own = confidence_weights(losses, earlier, factor=factor)
@@ -66,7 +65,7 @@ def align(
     statistics of batch norm come from a single image.
     """
     groups = {k: state.groups[k] for k in weights}
-    members = [own for own in _members(groups) if len(own) > 1]
+    members = [own for own in members_by_group(groups) if len(own) > 1]
     taking_part = sorted(k for own in members for k in own)
     if not taking_part:
         return
@@ -110,13 +109,6 @@ def evaluate_own(context: Context, state: State) -> State:
 def _facts(context: Context) -> dict[str, Any]:
     config = context.config
     return {"model": config.model, "classes": context.classes, "kernel": config.train.kernel}
-
-
-def _members(groups: Mapping[ClientId, GroupId]) -> list[list[ClientId]]:
-    return [
-        [k for k, g in sorted(groups.items()) if g == group]
-        for group in sorted(set(groups.values()))
-    ]
 
 
 def _mixtures(

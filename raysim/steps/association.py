@@ -20,10 +20,9 @@ from raysim.models.params import initial_tree
 from raysim.protocols import Client, ClientId, Context, Handle, State, Tree
 from raysim.seeding import stream_seed
 from raysim.steps.local import client_logits, current_labels
-from raysim.steps.server import group_model
+from raysim.steps.server import SCALAR_BYTES, group_model
 
 TRIES = 200  # rccpfl_ifca.md section B
-SCALAR_BYTES = 4
 
 
 def check_groups(config: Any) -> None:

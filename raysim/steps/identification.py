@@ -26,12 +26,17 @@ from raysim.steps.local import (
     weight_of,
 )
 from raysim.steps.merging import local_arguments, mean_loss, with_initial
-from raysim.steps.server import contributed, group_model, next_models
+from raysim.steps.server import (
+    SCALAR_BYTES,
+    contributed,
+    group_model,
+    members_by_group,
+    next_models,
+)
 
 if TYPE_CHECKING:
     import torch
 
-SCALAR_BYTES = 4
 NORM_FLOOR = 1e-12
 
 
@@ -103,8 +108,7 @@ def noisy_clients(context: Context, state: State) -> State:
     """Split each group by its clients' summed LID, estimate the noise of the upper part."""
     lid = state.values["lid"]
     noisy: list[ClientId] = []
-    for g in sorted(set(state.groups.values())):
-        own = [k for k, group in sorted(state.groups.items()) if group == g]
+    for own in members_by_group(state.groups):
         upper = upper_component(np.array([lid[str(k)] for k in own]))
         noisy += [k for k, is_upper in zip(own, upper, strict=True) if is_upper]
     noisy.sort()
@@ -148,8 +152,7 @@ def clean_clients(state: State, threshold: float) -> list[ClientId]:
     A group without any gives its ceil(K / 10) cleanest (fedcorr.md, paper vs code 7).
     """
     levels, found = state.values["noise_level"], []
-    for g in sorted(set(state.groups.values())):
-        own = [k for k, group in sorted(state.groups.items()) if group == g]
+    for own in members_by_group(state.groups):
         clean = [k for k in own if levels[str(k)] <= threshold]
         by_noise = sorted(own, key=lambda k: (levels[str(k)], k))
         found += clean or by_noise[: math.ceil(len(own) / 10)]

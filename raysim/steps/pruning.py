@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from raysim.models.evaluation import score
-from raysim.protocols import Client, ClientId, Context, Contribution, GroupId, State, Tree
+from raysim.protocols import Client, ClientId, Context, Contribution, State, Tree
 from raysim.steps.local import client_logits, current_labels, trained_model, weight_of
 from raysim.steps.merging import count_uploads, local_arguments, mean_loss, with_initial
-from raysim.steps.server import contributed, group_model, next_models
+from raysim.steps.server import contributed, group_model, members_by_group, next_models
 
 Scores = Mapping[ClientId, Mapping[str, float]]
 
@@ -32,7 +32,7 @@ def score_round(
     scores = context.federation.map(train_and_score_task, on=chosen, each=each, **shared)
     context.sent("down", "model", sum(handles[g].nbytes for g in groups.values()))
     count_uploads(context, state, chosen)
-    best = {k for own in _members(groups) for k in best_clients(scores, own, kept)}
+    best = {k for own in members_by_group(groups) for k in best_clients(scores, own, kept)}
     reduced = context.federation.reduce(
         send_trained_task, groups={k: groups[k] for k in sorted(best)}, **shared
     )
@@ -60,7 +60,7 @@ def prune(context: Context, state: State, *, rate: float, per_participation: boo
     """Drop the floor(rate K) clients of highest score in each group, never all (Phase II)."""
     counts = state.values["candidacy"]
     survivors: list[ClientId] = []
-    for members in _members(state.groups):
+    for members in members_by_group(state.groups):
         order = sorted(members, key=lambda k: _rank(counts, k, per_participation))
         dropped = min(math.floor(rate * len(order) + 1e-9), len(order) - 1)
         survivors += order[: len(order) - dropped]
@@ -92,13 +92,6 @@ def _counted(context: Context, state: State, scores: Scores, best: set[ClientId]
         }
     context.record(validation={str(k): found["accuracy"] for k, found in scores.items()})
     return replace(state, values={**state.values, "candidacy": counts})
-
-
-def _members(groups: Mapping[ClientId, GroupId]) -> list[list[ClientId]]:
-    found: dict[GroupId, list[ClientId]] = {}
-    for k, g in sorted(groups.items()):
-        found.setdefault(g, []).append(k)
-    return [found[g] for g in sorted(found)]
 
 
 def train_and_score_task(

@@ -9,11 +9,15 @@ import numpy as np
 
 from raysim.core.server_updates import effective_steps, fedadam, fednova
 from raysim.errors import ConfigError
-from raysim.protocols import Federation, GroupId, Handle, Tree
+from raysim.protocols import ClientId, Federation, GroupId, Handle, Tree
 from raysim.settings import check, settings
 
 if TYPE_CHECKING:
     from raysim.models.training import TrainSettings
+
+
+SCALAR_BYTES = 4
+"""What one number costs on the wire."""
 
 
 @settings
@@ -94,6 +98,14 @@ def next_models(
                 part_of, server=group, tree=both, part="moments"
             )
     return new
+
+
+def members_by_group(groups: Mapping[ClientId, GroupId]) -> list[list[ClientId]]:
+    """Return the clients of each group, groups and clients in order."""
+    found: dict[GroupId, list[ClientId]] = {}
+    for k, group in sorted(groups.items()):
+        found.setdefault(group, []).append(k)
+    return [found[group] for group in sorted(found)]
 
 
 def group_model(group: GroupId) -> str:
