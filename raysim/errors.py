@@ -50,6 +50,14 @@ class WorkerLost(RaysimError):
     """An actor died more often than ``runtime.max_restarts`` allows."""
 
 
+class ModelsLost(RaysimError):
+    """A stored model or sum died with its node; the last commit still has what is needed."""
+
+
+class StaleCall(RaysimError):
+    """An actor got a call that a later one has overtaken; its result would count twice."""
+
+
 class ServerFailed(RaysimError):
     """A function that ran beside a parameter server raised."""
 
@@ -67,13 +75,14 @@ class ClientFailed(RaysimError):
     """A client's task raised; carries who, where, and the original traceback."""
 
     def __init__(
-        self, client: int, task: str, reason: str, where: str = "", trace: str = ""
+        self, client: int, task: str, reason: str, where: str = "", trace: str = "", node: str = ""
     ) -> None:
         self.client, self.task, self.reason = client, task, reason
-        self.where, self.trace = where, trace
-        place = f" in {where}" if where else ""
+        self.where, self.trace, self.node = where, trace, node
+        place = (f" in {where}" if where else "") + (f" on node {node}" if node else "")
         super().__init__(f"client {client} failed{place} while running {task}: {reason}")
 
     def __reduce__(self) -> tuple[type[ClientFailed], tuple[object, ...]]:
         """Rebuild from the fields: the default would pass the message as ``client``."""
-        return type(self), (self.client, self.task, self.reason, self.where, self.trace)
+        fields = (self.client, self.task, self.reason, self.where, self.trace, self.node)
+        return type(self), fields

@@ -19,7 +19,7 @@ from raysim.errors import ConfigError, OutputError
 from raysim.evaluator import Evaluator
 from raysim.models.forms import closed_form
 from raysim.models.params import num_parameters
-from raysim.protocols import Federation, Stage, State
+from raysim.protocols import Federation, Stage
 from raysim.runtime.coordinator import Coordinator, Listener
 from raysim.runtime.run_folder import RunFolder, records_digest
 
@@ -139,10 +139,11 @@ class Experiment:
             folder=self.folder,
             context=context,
             every=self.config.checkpoint.every,
+            max_returns=self.config.runtime.max_restarts,
             listeners=listeners,
         )
-        state = coordinator.run(resume=resume)
-        summary = self._summary(data, evaluator, federation, state, setup_s)
+        coordinator.run(resume=resume)
+        summary = self._summary(data, evaluator, federation, coordinator.stored, setup_s)
         self.folder.write("result.json", summary)
         return RunResult(summary, self.folder.path)
 
@@ -158,12 +159,11 @@ class Experiment:
         data: DriverData,
         evaluator: Evaluator,
         federation: Federation,
-        state: State,
+        stored: Mapping[str, str],
         setup_s: float,
     ) -> dict[str, Any]:
         records = self.folder.records()
         last = records[-1]
-        stored = federation.commit(self.folder.checkpoint, state.models)["models"]
         labels = next((r["labels"] for r in reversed(records) if "labels" in r), None)
         grouping: Mapping[str, Any] = next((r for r in reversed(records) if "groups" in r), {})
         correction = next((r["correction"] for r in records if "correction" in r), None)

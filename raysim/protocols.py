@@ -154,8 +154,16 @@ class Federation(Protocol):
     clients: Sequence[ClientId]
     where: str
     """Stage and round, for error messages; the coordinator sets it."""
-    restarts: int
-    """Actors rebuilt so far."""
+
+    @property
+    def late(self) -> list[ClientId]:
+        """Clients left behind in this round; the coordinator empties the list."""
+        ...
+
+    @property
+    def restarts(self) -> int:
+        """Actors rebuilt so far."""
+        ...
 
     def map(
         self,

@@ -9,14 +9,14 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from raysim.core.aggregation import Accumulator, ExactSum, contribution, contributions
-from raysim.errors import ClientFailed, RaysimError, ServerFailed
+from raysim.errors import ClientFailed, RaysimError, ServerFailed, StaleCall
 from raysim.protocols import (
     Client,
     ClientId,
@@ -43,6 +43,10 @@ class Call:
     """Group of each client for a reduce; None for a map."""
     where: str = ""
     """Stage and round, for error messages."""
+    number: int | None = None
+    """Counts the calls of a run: one that arrives twice must not change memory twice."""
+    guests: tuple[ClientRecord, ...] = ()
+    """Clients of other cohorts that this one trains in this call, to share out the work."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +63,29 @@ class Cohort:
     """Some clients, their memory, and the world they see."""
 
     def __init__(self, records: Iterable[ClientRecord], world: World) -> None:
+        self._world = world
         self._clients = {r.id: Client(record=r, world=world) for r in records}
         self._memory: dict[ClientId, Tree] = {k: {} for k in self._clients}
         self._unsaved: set[ClientId] = set()
+        self._last_call = -1
+        self._before: dict[ClientId, Tree] = {}
+        """Memory before the last call, of the clients that it changed."""
+        self._last_save: tuple[int | None, tuple[str, list[ClientId]] | None] = (None, None)
 
-    def run(self, call: Call, resolve: Callable[[Any], Any]) -> Outcome:
+    def run(
+        self,
+        call: Call,
+        resolve: Callable[[Any], Any],
+        guests: Mapping[ClientId, Tree] | None = None,
+    ) -> Outcome:
         """Run the call's task on its clients, in order of id.
 
-        Sums of a reduce stay in exact form.
+        Sums of a reduce stay in exact form. ``guests`` is the memory of the call's guests. A call
+        that comes a second time starts from the same memory as the first time.
         """
+        self._rewind(call.number)
+        if call.guests:
+            return self._with_guests(call, guests or {}).run(replace(call, guests=()), resolve)
         shared = resolve(call.shared)
         arguments = {k: self._arguments(call, k, shared, resolve) for k in call.on}
         sums: dict[GroupId, Accumulator] = {}
@@ -78,23 +96,31 @@ class Cohort:
             replies, changed = self._one_by_one(call, arguments, sums)
         return Outcome(replies, _taken(sums), changed)
 
-    def save(self, folder: str) -> tuple[str, list[ClientId]] | None:
+    def lend(self, clients: Iterable[ClientId]) -> dict[ClientId, Tree]:
+        """Return the memory of clients that train elsewhere in this round."""
+        return {k: self._memory[k] for k in clients}
+
+    def save(self, folder: str, number: int | None = None) -> tuple[str, list[ClientId]] | None:
         """Write the memory that changed since the last save as one object.
 
-        None when nothing did.
+        None when nothing did. The save ``number`` asked for again gives the same answer.
         """
-        if not self._unsaved:
-            return None
-        clients = sorted(self._unsaved)
-        tree = {f"{k}/{name}": a for k in clients for name, a in self._memory[k].items()}
-        digest = write_object(folder, tree)
+        if number is not None and number == self._last_save[0]:
+            return self._last_save[1]
+        saved = None
+        if self._unsaved:
+            clients = sorted(self._unsaved)
+            tree = {f"{k}/{name}": a for k in clients for name, a in self._memory[k].items()}
+            saved = write_object(folder, tree), clients
         self._unsaved.clear()
-        return digest, clients
+        self._last_save = (number, saved)
+        return saved
 
     def load(self, folder: str, shards: Mapping[str, Iterable[ClientId]]) -> None:
         """Set every client's memory to that of a commit."""
         self._memory = {k: {} for k in self._clients}
         self._unsaved.clear()
+        self._before = {}
         for digest, clients in shards.items():
             wanted = set(clients) & self._clients.keys()
             if not wanted:
@@ -105,6 +131,25 @@ class Cohort:
                 if int(client) in wanted:
                     memory[int(client)][name] = array
             self._memory.update(memory)
+
+    def _rewind(self, number: int | None) -> None:
+        """Take memory back to before the call ``number`` if this is not its first time."""
+        if number is None:
+            return
+        if number < self._last_call:
+            raise StaleCall(f"call {number} came after call {self._last_call}; nobody waits for it")
+        if number == self._last_call:
+            self._memory.update(self._before)
+        self._last_call, self._before = number, {}
+
+    def _with_guests(self, call: Call, memory: Mapping[ClientId, Tree]) -> Cohort:
+        """Return a cohort of this call's clients, own and guests."""
+        together = Cohort(call.guests, self._world)
+        together._memory.update(memory)
+        own = set(call.on) & self._clients.keys()
+        together._clients.update({k: self._clients[k] for k in own})
+        together._memory.update({k: self._memory[k] for k in own})
+        return together
 
     @staticmethod
     def _arguments(
@@ -122,6 +167,7 @@ class Cohort:
         for k in call.on:
             memory, reply = self._attempt(call, k, arguments[k])
             if memory is not self._memory[k]:
+                self._before.setdefault(k, self._memory[k])
                 self._memory[k], changed = memory, True
                 self._unsaved.add(k)
             if call.groups is not None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from raysim.errors import CheckpointError, Interrupted
+from raysim.errors import CheckpointError, Interrupted, ModelsLost, WorkerLost
 from raysim.protocols import Context, Federation, Stage, State
 from raysim.runtime.checkpoint import read_manifest, write_manifest
 from raysim.runtime.run_folder import RunFolder
@@ -49,37 +49,75 @@ class Coordinator:
         folder: RunFolder,
         context: MakeContext,
         every: int,
+        max_returns: int = 3,
         listeners: Sequence[Listener] = (),
     ) -> None:
+        """``max_returns``: how often one commit may be gone back to when models are lost."""
+        self._max_returns, self._returns = max_returns, 0
         self._federation, self._stages, self._folder = federation, stages, folder
         self._context, self._every, self._listeners = context, every, listeners
-        self._stop_asked = False
+        self._stop_asked = self._stopping = False
+        self.stored: Mapping[str, str] = {}
+        """Digests of the models of the last commit."""
 
     def run(self, *, resume: bool) -> State:
         """Run what is left of the stages and return the final state."""
-        state, finished = self._restore() if resume else (State(), 0)
+        state, done = self._restore() if resume else (State(), 0)
         schedule = [(stage, r) for stage in self._stages for r in range(stage.rounds)]
-        self._tell(Event("start", rounds=len(schedule), round=finished))
+        self._tell(Event("start", rounds=len(schedule), round=done))
         with self._interruptible():
-            for done in range(finished, len(schedule)):
+            while done < len(schedule):
                 stage, round_id = schedule[done]
-                state = self._round(stage, round_id, state)
-                last_of_stage = round_id + 1 == stage.rounds
-                stopping = self._stop_asked  # read once: a signal may come at any line
-                if last_of_stage or stopping or (round_id + 1) % self._every == 0:
-                    self._commit(state, done + 1)
-                if stopping and done + 1 < len(schedule):
+                try:
+                    state = self._committed_round(stage, round_id, state, done=done)
+                    done += 1
+                except ModelsLost as lost:
+                    state, done = self._go_back(lost, stage, round_id)
+                    continue
+                if self._stopping and done < len(schedule):
                     raise Interrupted(
                         f"stopped after {stage.name} round {round_id + 1}/{stage.rounds}; "
                         f"checkpoint written, go on with --resume"
                     )
         return state
 
+    def _committed_round(self, stage: Stage, round_id: int, state: State, *, done: int) -> State:
+        """Run a round, and commit after it where that is due."""
+        state = self._round(stage, round_id, state)
+        self._stopping = self._stop_asked  # read once: a signal may come at any line
+        last_of_stage = round_id + 1 == stage.rounds
+        if last_of_stage or self._stopping or (round_id + 1) % self._every == 0:
+            self._commit(state, done + 1)
+        return state
+
+    def _go_back(self, lost: ModelsLost, stage: Stage, round_id: int) -> tuple[State, int]:
+        """Return to the last commit after models died with their node; to nothing without one."""
+        self._returns += 1
+        if self._returns > self._max_returns:
+            raise WorkerLost(
+                f"{lost}; that happened {self._returns} times since the last commit "
+                f"(runtime.max_restarts is {self._max_returns})"
+            ) from lost
+        try:
+            state, done = self._restore()
+        except ModelsLost as again:
+            return self._go_back(again, stage, round_id)
+        log.warning(
+            "models were lost with their node in %s round %d/%d; going on from the last commit, "
+            "after round %d of the run",
+            *(stage.name, round_id + 1, stage.rounds, done),
+            extra={"facts": {"event": "back", "finished": done}},
+        )
+        return state, done
+
     def _round(self, stage: Stage, round_id: int, state: State) -> State:
         started = time.perf_counter()
         self._federation.where = f"{stage.name} round {round_id + 1}/{stage.rounds}"
         record: dict[str, Any] = {"stage": stage.name, "round": round_id + 1}
+        self._federation.late.clear()
         state = stage.step(self._context(stage, round_id, record), state)
+        if self._federation.late:
+            record["late"] = sorted(self._federation.late)
         record["seconds"] = round(time.perf_counter() - started, 4)
         self._folder.append(record)
         self._tell(Event("round", stage.name, round_id + 1, stage.rounds, record))
@@ -90,12 +128,14 @@ class Coordinator:
         groups = {str(k): g for k, g in state.groups.items()}
         small = {"groups": groups, "values": dict(state.values), "finished": finished}
         write_manifest(self._folder.checkpoint, {**stored, **small})
+        self._returns, self.stored = 0, stored["models"]
         self._tell(Event("commit", round=finished))
 
     def _restore(self) -> tuple[State, int]:
         manifest = read_manifest(self._folder.checkpoint)
         if manifest is None:
             self._folder.keep_records(0)
+            self._federation.restore(self._folder.checkpoint, {"memory": {}, "models": {}})
             return State(), 0
         finished = int(manifest["finished"])
         if len(self._folder.records()) < finished:
@@ -104,6 +144,7 @@ class Coordinator:
                 f"({finished}); start anew with --force"
             )
         self._folder.keep_records(finished)
+        self.stored = manifest["models"]
         models = self._federation.restore(self._folder.checkpoint, manifest)
         groups = {int(k): int(g) for k, g in manifest["groups"].items()}
         return State(groups=groups, models=models, values=manifest["values"]), finished

@@ -56,6 +56,7 @@ class LocalFederation:
         self._shards: dict[str, list[ClientId]] = {}
         self.where = ""
         self.restarts = 0
+        self.late: list[ClientId] = []
 
     def map(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,6 +49,12 @@ class RuntimeSettings:
     """How often one actor may be rebuilt between two commits before the run gives up."""
     start_timeout_s: float = 60.0
     """How long actors may take to start, and how long to wait for resources held by others."""
+    round_deadline_s: float | None = None
+    """After this time a round of training goes on without slow actors; null: wait for all.
+
+    Who is late depends on the machine, so that such a run cannot be repeated bit by bit."""
+    quorum: float = 1.0
+    """Share of a round's clients that must have answered before slow ones are left behind."""
 
     def __post_init__(self) -> None:
         ok = self.actors == "auto" or self.actors >= 1
@@ -61,6 +67,24 @@ class RuntimeSettings:
             "must be positive",
             got=self.start_timeout_s,
         )
+        check(0 < self.quorum <= 1, "quorum", "must be in (0, 1]", got=self.quorum)
+        deadline = self.round_deadline_s
+        if deadline is not None:
+            check(deadline > 0, "round_deadline_s", "must be positive", got=deadline)
+            check(
+                self.quorum < 1,
+                "quorum",
+                "must be below 1 with round_deadline_s, else nobody can be left behind",
+                got=self.quorum,
+                do="lower it, or drop round_deadline_s",
+            )
+        check(
+            deadline is not None or self.quorum == 1,
+            "quorum",
+            "below 1 needs round_deadline_s: how long to wait for the others",
+            got=self.quorum,
+            do="set round_deadline_s",
+        )
         remote = self.address is None or self.kind != "local"
         check(remote, "address", "has no meaning with kind: local", got=self.address, do="drop it")
 
@@ -72,6 +96,10 @@ class Node:
     name: str
     cpus: float
     gpus: float
+    id: str = ""
+    """What Ray calls it; two nodes may share a name."""
+    is_driver: bool = False
+    """Whether the coordinator runs there."""
 
     def slots(self, share: ShareSettings) -> int:
         """How many actors of this share fit."""
@@ -86,9 +114,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Plan:
-    """Clients of each actor, by position in the actor list."""
+    """Who runs where. Actors and clients by position in their lists."""
 
     cohorts: tuple[tuple[int, ...], ...]
+    """Clients of each client actor."""
+    homes: tuple[Node, ...]
+    """Node of each client actor."""
+    servers: tuple[Node, ...]
+    """Node of each parameter server."""
 
 
 def plan(sizes: Sequence[int], nodes: Sequence[Node], runtime: RuntimeSettings) -> Plan:
@@ -107,7 +140,59 @@ def plan(sizes: Sequence[int], nodes: Sequence[Node], runtime: RuntimeSettings) 
         )
     if wanted < 1 or wanted > room:
         raise EnvironmentNotFit(_does_not_fit(max(wanted, 1), room, nodes, share))
-    return Plan(balance(sizes, wanted))
+    homes = spread(nodes, share, wanted)
+    return Plan(balance(sizes, wanted), homes, _server_nodes(nodes, homes, runtime.servers))
+
+
+def spread(nodes: Sequence[Node], share: ShareSettings, count: int) -> tuple[Node, ...]:
+    """Return a node for each of ``count`` actors that fit: all nodes filled to the same part."""
+    slots = [node.slots(share) for node in nodes]
+    used = [0] * len(nodes)
+    homes = []
+    for _ in range(count):
+        free = (i for i in range(len(nodes)) if used[i] < slots[i])
+        emptiest = min(free, key=lambda i: ((used[i] + 1) / slots[i], nodes[i].name, nodes[i].id))
+        used[emptiest] += 1
+        homes.append(nodes[emptiest])
+    return tuple(homes)
+
+
+def share_out(home: Mapping[int, int], sizes: Mapping[int, int], num_actors: int) -> dict[int, int]:
+    """Return an actor for each client of a call: its home, unless that leaves others idle.
+
+    A random tenth of the clients is never spread evenly, and a round takes as long as the actor
+    with most to do. The smallest clients of the fullest actor move while that shortens the round.
+    """
+    place = dict(home)
+    members: list[list[int]] = [[] for _ in range(num_actors)]
+    for client in sorted(home, key=lambda k: (-sizes[k], k)):
+        members[home[client]].append(client)
+    loads = [sum(max(sizes[k], 1) for k in own) for own in members]
+    while True:
+        fullest = max(range(num_actors), key=lambda a: (loads[a], -a))
+        emptiest = min(range(num_actors), key=lambda a: (loads[a], a))
+        if len(members[fullest]) < 2:
+            return place
+        client = members[fullest][-1]
+        work = max(sizes[client], 1)
+        if loads[emptiest] + work >= loads[fullest]:
+            return place
+        members[emptiest].append(members[fullest].pop())
+        loads[fullest] -= work
+        loads[emptiest] += work
+        place[client] = emptiest
+
+
+def _server_nodes(nodes: Sequence[Node], homes: Sequence[Node], count: int) -> tuple[Node, ...]:
+    """Return a node for each server, one after another.
+
+    Nodes without client actors, where servers take nothing from clients; else all nodes. The
+    coordinator's node comes first: what it holds dies only with the run itself.
+    """
+    ordered = sorted(nodes, key=lambda n: (not n.is_driver, n.name, n.id))
+    taken = {home.id for home in homes}
+    candidates = [node for node in ordered if node.id not in taken] or ordered
+    return tuple(candidates[i % len(candidates)] for i in range(count))
 
 
 def balance(sizes: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:

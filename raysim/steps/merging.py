@@ -63,7 +63,7 @@ def train_groups(
     context.record(loss=mean_loss(reduced.replies))
     if counted:
         context.sent("down", "model", sum(handles[g].nbytes for g in groups.values()))
-        count_uploads(context, state, chosen)
+        count_uploads(context, state, list(reduced.replies))
     return replace(state, models={**state.models, **new})
 
 

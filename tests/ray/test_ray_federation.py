@@ -15,7 +15,7 @@ from raysim.errors import ClientFailed, ConfigError, EnvironmentNotFit, RaysimEr
 from raysim.protocols import Contribution
 from raysim.runtime.checkpoint import tree_digest
 from raysim.runtime.ray.client_actor import RayHandle
-from raysim.runtime.ray.federation import RayFederation
+from raysim.runtime.ray.clients import ClientActors
 
 pytestmark = pytest.mark.ray
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import this file
@@ -86,13 +86,13 @@ def test_replies_come_in_order_of_client_id_whatever_finishes_first(federate):
 def test_a_map_is_one_call_per_actor(federate, monkeypatch):
     federation = federate(actors=2)
     sent = []
-    submit = RayFederation._submit
+    submit = ClientActors._submit
 
-    def count(self, cohort, call):
+    def count(self, cohort, call, num_servers):
         sent.append(cohort)
-        return submit(self, cohort, call)
+        return submit(self, cohort, call, num_servers)
 
-    monkeypatch.setattr(RayFederation, "_submit", count)
+    monkeypatch.setattr(ClientActors, "_submit", count)
     homes = federation.map(where_am_i)
     assert sorted(sent) == [0, 1]
 
@@ -205,7 +205,9 @@ def test_a_failing_client_is_named_with_task_round_and_traceback(federate):
 
     wrong = caught.value
     assert (wrong.client, wrong.task, wrong.where) == (3, "fail", "train round 2/3")
-    assert str(wrong).startswith("client 3 failed in train round 2/3 while running fail: KeyError")
+    node = federation.describe()[0]["node"]
+    place = f"client 3 failed in train round 2/3 on node {node}"
+    assert str(wrong).startswith(f"{place} while running fail: KeyError")
     assert "in fail" in wrong.trace
 
 

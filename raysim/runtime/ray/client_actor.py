@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from raysim.protocols import ClientId, ClientRecord, WorldSpec
+from raysim.protocols import ClientId, ClientRecord, Tree, WorldSpec
 from raysim.runtime.cohort import Call, Cohort, resolve_with
 
 
@@ -57,9 +57,13 @@ class ClientActor:
         """Let go of the clients, their memory and their caches."""
         del self._cohort
 
-    def run(self, call: Call, num_servers: int) -> Any:
-        """Run a map: (replies, changed). Run a reduce: that, then one partial sum per server."""
-        outcome = self._cohort.run(call, resolve)
+    def run(self, call: Call, num_servers: int, *lent: Mapping[ClientId, Tree]) -> Any:
+        """Run a map: (replies, changed). Run a reduce: that, then one partial sum per server.
+
+        ``lent`` is the memory of the call's guests, from the actors that host them.
+        """
+        guests = {k: memory for part in lent for k, memory in part.items()}
+        outcome = self._cohort.run(call, resolve, guests)
         head = (outcome.replies, outcome.changed)
         if call.groups is None:
             return head
@@ -68,9 +72,13 @@ class ClientActor:
             parts[group % num_servers][group] = total
         return (head, *parts)
 
-    def save(self, folder: str) -> tuple[str, list[ClientId]] | None:
-        """Write changed memory."""
-        return self._cohort.save(folder)
+    def lend(self, clients: Sequence[ClientId]) -> dict[ClientId, Tree]:
+        """Return the memory of clients that train elsewhere in this round."""
+        return self._cohort.lend(clients)
+
+    def save(self, folder: str, number: int) -> tuple[str, list[ClientId]] | None:
+        """Write changed memory; asked again for the same ``number``, answer the same."""
+        return self._cohort.save(folder, number)
 
     def load(self, folder: str, shards: Mapping[str, Sequence[ClientId]]) -> None:
         """Take memory back from a commit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -9,28 +10,33 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from raysim.runtime.placement import ShareSettings
 
-_idle: list[tuple[str, ShareSettings, Any]] = []
-"""Ray session, share and actor; a session that ended took its actors along."""
+_idle: list[tuple[str, ShareSettings, str, Any]] = []
+"""Ray session, share, node and actor; a session that ended took its actors along."""
 ANSWER_S = 5.0
 """An idle actor that does not answer within this time is not used again."""
 
 
-def keep(share: ShareSettings, actors: list[Any]) -> None:
+def keep(share: ShareSettings, actors: Sequence[Any], nodes: Sequence[str]) -> None:
     """Keep actors for the next run; they let go of their clients."""
-    for actor in actors:
+    for actor, node in zip(actors, nodes, strict=True):
         actor.release.remote()
-        _idle.append((_session(), share, actor))
+        _idle.append((_session(), share, node, actor))
 
 
-def take(share: ShareSettings, count: int) -> list[Any]:
-    """Return at most ``count`` idle actors with this share; all others end, to free resources."""
-    found: list[Any] = []
+def take(share: ShareSettings, homes: Sequence[str]) -> dict[int, Any]:
+    """Return idle actors with this share by position in ``homes``, where they already sit.
+
+    All others end, to free resources.
+    """
+    found: dict[int, Any] = {}
     while _idle:
-        session, its_share, actor = _idle.pop()
+        session, its_share, node, actor = _idle.pop()
         if session != _session():
             continue
-        if its_share == share and len(found) < count and _answers(actor):
-            found.append(actor)
+        free = (i for i, home in enumerate(homes) if home == node and i not in found)
+        place = next(free, None)
+        if its_share == share and place is not None and _answers(actor):
+            found[place] = actor
         else:
             ray.kill(actor)
     return found
@@ -39,7 +45,7 @@ def take(share: ShareSettings, count: int) -> list[Any]:
 def end_idle_actors() -> None:
     """End every idle actor."""
     while _idle:
-        session, _, actor = _idle.pop()
+        session, *_, actor = _idle.pop()
         if ray.is_initialized() and session == _session():
             ray.kill(actor)
 

@@ -8,6 +8,7 @@ import socket
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysim.errors import EnvironmentNotFit
 from raysim.runtime.placement import Node, RuntimeSettings
@@ -49,16 +50,28 @@ def _knock(address: str) -> None:
 
 
 def nodes() -> list[Node]:
-    """Resources of every living node."""
-    return [
+    """Resources of every living node, in order of address."""
+    here = ray.get_runtime_context().get_node_id()
+    found = [
         Node(
             name=node["NodeManagerAddress"],
             cpus=float(node["Resources"].get("CPU", 0.0)),
             gpus=float(node["Resources"].get("GPU", 0.0)),
+            id=node["NodeID"],
+            is_driver=node["NodeID"] == here,
         )
         for node in ray.nodes()
         if node["Alive"]
     ]
+    return sorted(found, key=lambda node: (node.name, node.id))
+
+
+def on_node(node: Node) -> NodeAffinitySchedulingStrategy:
+    """Return the strategy that starts an actor on a planned node, elsewhere only if it is gone.
+
+    Ray's own SPREAD looks at resources that may be seconds old and can fill one node of two.
+    """
+    return NodeAffinitySchedulingStrategy(node.id, soft=True)
 
 
 def probe() -> str:

@@ -1,0 +1,311 @@
+"""The client actors: one call per actor, work shared out, lost ones rebuilt, late ones left."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, GetTimeoutError
+
+from raysim.errors import ClientFailed, WorkerLost
+from raysim.protocols import ClientId, ClientRecord, WorldSpec
+from raysim.runtime.cohort import Call
+from raysim.runtime.placement import Plan, RuntimeSettings, share_out
+from raysim.runtime.ray.client_actor import ClientActor
+from raysim.runtime.ray.idle import keep, take
+from raysim.runtime.ray.losses import FAILED, LOST, Losses, original, refuse_lost_objects
+from raysim.runtime.ray.session import on_node
+
+log = logging.getLogger(__name__)
+ANSWER_S = 5.0
+"""How long an actor that was out of reach may take to say that it is back."""
+
+
+class ClientActors:
+    """Actors that host all clients, each a cohort of them."""
+
+    def __init__(
+        self,
+        records: Sequence[ClientRecord],
+        spec: WorldSpec,
+        plan: Plan,
+        runtime: RuntimeSettings,
+        warm: Sequence[str],
+    ) -> None:
+        self._spec, self._runtime, self._warm = spec, runtime, tuple(warm)
+        self._record = {r.id: r for r in records}
+        self._cohorts = [[records[i] for i in members] for members in plan.cohorts]
+        self._home = {r.id: c for c, members in enumerate(self._cohorts) for r in members}
+        self._committed: tuple[str, dict[str, list[ClientId]]] = ("", {})
+        self._replay: list[list[Call]] = [[] for _ in self._cohorts]
+        self._losses = Losses("client actor", len(self._cohorts), runtime.max_restarts)
+        self._remembers: set[ClientId] = set()
+        """Clients whose memory is not empty."""
+        self.late: list[ClientId] = []
+        """Clients that missed a round since somebody last emptied this list."""
+        self.rows: list[dict[str, Any]] = []
+        idle = take(runtime.per_actor, [home.id for home in plan.homes])
+        for c, actor in idle.items():
+            actor.assign.remote(self._cohorts[c], spec, self._warm)
+        self._actors = [
+            idle[c] if c in idle else self._new(c, on_node(home))
+            for c, home in enumerate(plan.homes)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._actors)
+
+    @property
+    def actors(self) -> list[Any]:
+        """The handles, in order."""
+        return self._actors
+
+    @property
+    def restarts(self) -> int:
+        """How many were rebuilt."""
+        return self._losses.restarts
+
+    def run(self, call: Call, num_servers: int) -> tuple[dict[ClientId, Any], list[list[Any]]]:
+        """Return replies by client and, for a reduce, each actor's partial-sum references."""
+        calls = self._cut(call)
+        pending = {}
+        for cohort, part in calls.items():
+            refs = self._submit(cohort, part, num_servers)
+            pending[refs[0]] = (cohort, refs)
+        replies: dict[ClientId, Any] = {}
+        parts: list[list[Any]] = []
+        patience = Patience(call, self._runtime)
+        while pending:
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=patience.left(replies))
+            if not ready:
+                self._leave([(cohort, calls[cohort]) for cohort, _ in pending.values()])
+                break
+            cohort, refs = pending.pop(ready[0])
+            answer = self._answer(cohort, calls[cohort], ready[0])
+            if answer is None:
+                refs = self._submit(cohort, calls[cohort], num_servers)
+                pending[refs[0]] = (cohort, refs)
+                continue
+            replies.update(answer)
+            parts.append(refs[1:])
+        return dict(sorted(replies.items())), parts
+
+    def ask_all(self, method: str, *arguments: Any, where: str) -> list[Any]:
+        """Call a method of every actor at the same time; return the answers in order."""
+        refs = [getattr(actor, method).remote(*arguments) for actor in self._actors]
+        answers = []
+        for cohort, first in enumerate(refs):
+            ref = first
+            while True:
+                try:
+                    answers.append(ray.get(ref))
+                    break
+                except LOST as wrong:
+                    refuse_lost_objects(wrong)
+                    self._recover(cohort, wrong, where=where, during=method)
+                    ref = getattr(self._actors[cohort], method).remote(*arguments)
+                except FAILED as wrong:
+                    raise original(wrong) from wrong
+        return answers
+
+    def committed(self, folder: str, shards: dict[str, list[ClientId]]) -> None:
+        """Remember the commit that lost actors are rebuilt from."""
+        self._committed = (folder, shards)
+        self._remembers = {k for clients in shards.values() for k in clients}
+        self._replay = [[] for _ in self._actors]
+        self._losses.forgive()
+
+    def restored(self, folder: str, shards: dict[str, list[ClientId]]) -> None:
+        """Forget the calls since a commit: all memory was taken back to it."""
+        self._committed = (folder, shards)
+        self._remembers = {k for clients in shards.values() for k in clients}
+        self._replay = [[] for _ in self._actors]
+
+    def describe(self, facts: Sequence[dict[str, Any]]) -> None:
+        """Take what the actors say about themselves."""
+        self.rows = [self._row(cohort, fact) for cohort, fact in enumerate(facts)]
+
+    def end(self, *, keep_actors: bool) -> None:
+        """End the actors, or keep them for the next run of this process."""
+        if keep_actors:
+            keep(self._runtime.per_actor, self._actors, [row["node_id"] for row in self.rows])
+        else:
+            for actor in self._actors:
+                ray.kill(actor)
+        self._actors = []
+
+    # ---- calling ---------------------------------------------------------------------------
+
+    def _cut(self, call: Call) -> dict[int, Call]:
+        """Return one call per actor; training of a round is shared out evenly."""
+        home = {k: self._home[k] for k in call.on}
+        if call.groups is not None and is_stateless(call):
+            sizes = {k: len(self._record[k].sample_ids) for k in call.on}
+            home = share_out(home, sizes, len(self._actors))
+        members: dict[int, list[ClientId]] = {}
+        for k in call.on:
+            members.setdefault(home[k], []).append(k)
+        return {
+            cohort: replace(
+                call,
+                on=tuple(own),
+                each={k: call.each[k] for k in own if k in call.each},
+                groups=None if call.groups is None else {k: call.groups[k] for k in own},
+                guests=tuple(self._record[k] for k in own if self._home[k] != cohort),
+            )
+            for cohort, own in sorted(members.items())
+        }
+
+    def _submit(self, cohort: int, call: Call, num_servers: int) -> list[Any]:
+        returns = 1 if call.groups is None else 1 + num_servers
+        run = self._actors[cohort].run.options(num_returns=returns)
+        refs = run.remote(call, num_servers, *self._lent(call.guests))
+        return [refs] if returns == 1 else list(refs)
+
+    def _lent(self, guests: Iterable[ClientRecord]) -> list[Any]:
+        """Return references to the memory of guests, from the actors that host them."""
+        by_home: dict[int, list[ClientId]] = {}
+        for guest in guests:
+            if guest.id in self._remembers:
+                by_home.setdefault(self._home[guest.id], []).append(guest.id)
+        return [self._actors[c].lend.remote(ids) for c, ids in by_home.items()]
+
+    def _answer(self, cohort: int, call: Call, ref: Any) -> dict[ClientId, Any] | None:
+        """Return an actor's replies, or None when it was lost and the call must go out again."""
+        try:
+            replies, changed = ray.get(ref)
+        except LOST as wrong:
+            refuse_lost_objects(wrong)
+            self._recover(cohort, wrong, where=call.where, during=call.task.__name__)
+            return None
+        except FAILED as wrong:
+            raise self._named(original(wrong), cohort) from wrong
+        if changed:
+            self._replay[cohort].append(call)
+            self._remembers.update(call.on)
+        answer: dict[ClientId, Any] = replies
+        return answer
+
+    def _named(self, wrong: Exception, cohort: int) -> Exception:
+        """Add the node to what a client's task raised."""
+        if not isinstance(wrong, ClientFailed):
+            return wrong
+        node = self.rows[cohort]["node"]
+        return ClientFailed(wrong.client, wrong.task, wrong.reason, wrong.where, wrong.trace, node)
+
+    # ---- losing, leaving and rebuilding ----------------------------------------------------
+
+    def _recover(self, cohort: int, reason: Exception, *, where: str, during: str) -> None:
+        """Make an actor answer again: wait for one out of reach, rebuild one that is gone."""
+        if isinstance(reason, ActorUnavailableError) and self._is_back(cohort):
+            log.warning(
+                "client actor %d was out of reach in %s; sending %s again", cohort, where, during
+            )
+            return
+        while True:
+            node = self.rows[cohort]["node"]
+            self._losses.allow(cohort, reason, where=where, during=during, node=node)
+            try:
+                self._rebuild(cohort)
+                return
+            except LOST as again:
+                refuse_lost_objects(again)
+                reason = again
+            except FAILED as wrong:
+                raise original(wrong) from wrong
+
+    def _rebuild(self, cohort: int) -> None:
+        """Replace an actor: committed memory back, then the calls since that commit again."""
+        # An unreachable actor may still be alive; it must not answer for these clients again.
+        with contextlib.suppress(*LOST):
+            ray.kill(self._actors[cohort])
+        self._actors[cohort] = self._new(cohort, "SPREAD")
+        self._wait_for(cohort)
+        folder, shards = self._committed
+        if shards:
+            ray.get(self._actors[cohort].load.remote(folder, shards))
+        for call in self._replay[cohort]:
+            ray.get(self._submit(cohort, call, 1)[0])
+
+    def _is_back(self, cohort: int) -> bool:
+        """Whether an actor out of reach answers again within the start timeout."""
+        until = time.monotonic() + self._runtime.start_timeout_s
+        while time.monotonic() < until:
+            try:
+                ray.get(self._actors[cohort].describe.remote(), timeout=ANSWER_S)
+                return True
+            except (ActorUnavailableError, GetTimeoutError):
+                time.sleep(0.5)
+            except LOST:
+                return False
+        return False
+
+    def _leave(self, slow: Sequence[tuple[int, Call]]) -> None:
+        """Go on without actors past the deadline; they start anew, as if the call never was."""
+        for cohort, call in slow:
+            self.late += call.on
+            log.warning(
+                "client actor %d on node %s did not finish %s in %s within "
+                "runtime.round_deadline_s; clients %s miss the round",
+                *(cohort, self.rows[cohort]["node"], call.task.__name__, call.where),
+                ", ".join(map(str, call.on)),
+                extra={"facts": {"event": "late", "clients": list(call.on)}},
+            )
+            try:
+                self._rebuild(cohort)
+            except LOST as wrong:
+                self._recover(cohort, wrong, where=call.where, during="start")
+
+    def _new(self, cohort: int, strategy: Any) -> Any:
+        share = self._runtime.per_actor
+        cls = ray.remote(ClientActor).options(
+            num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=0, scheduling_strategy=strategy
+        )
+        return cls.remote(self._cohorts[cohort], self._spec, gpus=share.gpus, warm=self._warm)
+
+    def _wait_for(self, cohort: int) -> None:
+        """Wait until a rebuilt actor answers; without its node's resources it never would."""
+        seconds = self._runtime.start_timeout_s
+        try:
+            fact = ray.get(self._actors[cohort].describe.remote(), timeout=seconds)
+            self.rows[cohort] = self._row(cohort, fact)
+        except GetTimeoutError as wrong:
+            raise WorkerLost(
+                f"client actor {cohort} was lost and found no room to start again within "
+                f"runtime.start_timeout_s = {seconds:g} s; go on with --resume and fewer "
+                "runtime.actors, or when the resources are back"
+            ) from wrong
+
+    def _row(self, cohort: int, fact: Mapping[str, Any]) -> dict[str, Any]:
+        share = self._runtime.per_actor
+        pinned = f"{share.cpus:g} CPU" + (f" {share.gpus:g} GPU" if share.gpus else "")
+        count = len(self._cohorts[cohort])
+        return {"role": "clients", **fact, "share": pinned, "clients": count}
+
+
+class Patience:
+    """How long to wait for the slowest actors of one call."""
+
+    def __init__(self, call: Call, runtime: RuntimeSettings) -> None:
+        self._until: float | None = None
+        may_miss = call.groups is not None and is_stateless(call)
+        if runtime.round_deadline_s is not None and may_miss:
+            self._until = time.monotonic() + runtime.round_deadline_s
+        self._enough = math.ceil(runtime.quorum * len(call.on) - 1e-9)
+
+    def left(self, replies: Mapping[ClientId, Any]) -> float | None:
+        """Return the seconds to wait for the next answer; None: however long it takes."""
+        if self._until is None or len(replies) < self._enough:
+            return None
+        return max(self._until - time.monotonic(), 0.0)
+
+
+def is_stateless(call: Call) -> bool:
+    """Whether clients keep nothing of a call, so that others may run it for them, or nobody."""
+    return hasattr(call.task, "together")

@@ -1,0 +1,82 @@
+"""What counts as a lost actor, a lost object, or a client's own mistake."""
+
+from __future__ import annotations
+
+import logging
+
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+
+from raysim.errors import ModelsLost, RaysimError, WorkerLost
+from raysim.runtime.recovery import GiveUp, decide
+
+log = logging.getLogger(__name__)
+LOST = (
+    ActorDiedError,
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,  # what Ray raises when its memory monitor killed the actor
+    WorkerCrashedError,
+)
+FAILED = (RayTaskError, ObjectLostError)
+"""What is left after ``LOST``: the actor lives, its task raised."""
+LOST_MODEL = "a stored model was lost with its node; go on from the last checkpoint with --resume"
+
+
+class Losses:
+    """Counts what was lost since the last commit, and ends the run when it is too much."""
+
+    def __init__(self, what: str, count: int, max_restarts: int) -> None:
+        self._what, self._max_restarts = what, max_restarts
+        self._since_commit = [0] * count
+        self.restarts = 0
+
+    def allow(self, index: int, reason: Exception, *, where: str, during: str, node: str) -> None:
+        """Count a loss; raise ``WorkerLost`` once there were more than allowed."""
+        first_line = str(reason).strip().splitlines()[0] if str(reason).strip() else repr(reason)
+        decision = decide(
+            actor=f"{self._what} {index} on node {node}",
+            reason=first_line,
+            restarts=self._since_commit[index],
+            max_restarts=self._max_restarts,
+        )
+        if isinstance(decision, GiveUp):
+            raise WorkerLost(decision.message) from reason
+        self._since_commit[index] += 1
+        self.restarts += 1
+        facts = {"event": "lost", "actor": f"{self._what} {index}", "during": during, "node": node}
+        log.warning(
+            "%s %d on node %s was lost in %s during %s (%s); rebuilding it",
+            *(self._what, index, node, where or "setup", during, first_line),
+            extra={"facts": facts},
+        )
+
+    def forgive(self) -> None:
+        """Begin to count anew: a commit was made."""
+        self._since_commit = [0] * len(self._since_commit)
+
+
+def refuse_lost_objects(wrong: Exception) -> None:
+    """Raise if the actor lives and only what it was to fetch died with another node."""
+    if isinstance(wrong, RayTaskError):
+        raise ModelsLost(LOST_MODEL) from wrong
+
+
+def original(wrong: Exception) -> Exception:
+    """Return the exception the task raised, not Ray's wrapper around it."""
+    cause = getattr(wrong, "cause", None)
+    if isinstance(cause or wrong, ObjectLostError):
+        return ModelsLost(LOST_MODEL)
+    if isinstance(cause, RaysimError):
+        return cause
+    return WorkerLost(str(wrong)) if isinstance(wrong, LOST) else wrong
