@@ -6,7 +6,7 @@ import bisect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from raysim.errors import EnvironmentNotFit
 from raysim.settings import check, settings
@@ -142,6 +142,34 @@ def plan(sizes: Sequence[int], nodes: Sequence[Node], runtime: RuntimeSettings) 
         raise EnvironmentNotFit(_does_not_fit(max(wanted, 1), room, nodes, share))
     homes = spread(nodes, share, wanted)
     return Plan(balance(sizes, wanted), homes, _server_nodes(nodes, homes, runtime.servers))
+
+
+def describe_plan(
+    sizes: Sequence[int], nodes: Sequence[Node], runtime: RuntimeSettings
+) -> dict[str, Any]:
+    """Return a plan as plain values, node by node, for people to look at."""
+    layout = plan(sizes, nodes, runtime)
+
+    def actors(node: Node) -> list[dict[str, int]]:
+        own = [c for c, home in zip(layout.cohorts, layout.homes, strict=True) if home == node]
+        return [{"clients": len(c), "samples": sum(sizes[k] for k in c)} for c in own]
+
+    return {
+        "clients": len(sizes),
+        "per_actor": {"cpus": runtime.per_actor.cpus, "gpus": runtime.per_actor.gpus},
+        "servers": runtime.servers,
+        "nodes": [
+            {
+                "name": node.name,
+                "cpus": node.cpus,
+                "gpus": node.gpus,
+                "actors": actors(node),
+                "servers": layout.servers.count(node),
+                "coordinator": node.is_driver,
+            }
+            for node in nodes
+        ],
+    }
 
 
 def spread(nodes: Sequence[Node], share: ShareSettings, count: int) -> tuple[Node, ...]:

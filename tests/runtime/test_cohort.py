@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from raysim.core.aggregation import mean, merge
-from raysim.errors import ClientFailed, DataError
+from raysim.errors import ClientFailed, DataError, StaleCall
 from raysim.protocols import ClientRecord, Contribution
 from raysim.runtime.cohort import Call, Cohort, merge_shards, resolve_with, single_threaded
 from raysim.seeding import stream
@@ -281,3 +282,63 @@ def test_one_thread_inside_and_the_old_number_afterwards():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+# ---- calls that come twice -------------------------------------------------------------------
+
+
+def numbered(number, task=count_up, **options):
+    return replace(call(task, **options), number=number)
+
+
+def test_a_call_that_comes_twice_changes_memory_once():
+    own = cohort()
+    own.run(numbered(0), plain)
+    first = own.run(numbered(1), plain)
+
+    again = own.run(numbered(1), plain)
+
+    assert again.replies == first.replies == {0: 2, 1: 2, 2: 2}
+    assert again.changed
+    assert own.run(numbered(2), plain).replies == {0: 3, 1: 3, 2: 3}
+
+
+def test_a_call_that_a_later_one_overtook_is_refused():
+    own = cohort()
+    own.run(numbered(5), plain)
+
+    with pytest.raises(StaleCall, match="call 4 came after call 5"):
+        own.run(numbered(4), plain)
+
+    assert own.run(numbered(6), plain).replies[0] == 2
+
+
+def test_a_save_asked_for_twice_gives_the_same_answer(tmp_path):
+    own = cohort()
+    own.run(numbered(0), plain)
+    first = own.save(str(tmp_path), 1)
+
+    assert own.save(str(tmp_path), 1) == first is not None
+    assert own.save(str(tmp_path), 2) is None  # nothing changed since
+
+
+# ---- guests ----------------------------------------------------------------------------------
+
+
+def tell_memory(client, memory, arguments):
+    tree = {"w": np.full(2, float(memory.get("times", 0)), np.float32)}
+    return memory, Contribution(tree, 1.0, reply=client.record.labels.tolist())
+
+
+def test_a_guest_brings_its_record_and_memory_and_leaves_nothing():
+    away, home = Cohort(records(2), world=None), Cohort(records(4)[2:], world=None)
+    home.run(call(count_up, on=(2, 3)), plain)
+    groups = {1: 0, 3: 0}
+    visit = replace(call(tell_memory, on=(1, 3), groups=groups), guests=(records(4)[3],))
+
+    outcome = away.run(visit, plain, home.lend([3]))
+
+    assert outcome.replies == {1: [1, 1, 1], 3: [3, 3, 3]}
+    assert mean(outcome.sums[0])["w"].tolist() == [0.5, 0.5]  # own memory 0, the guest's 1
+    with pytest.raises(KeyError):
+        away.lend([3])

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from raysim.errors import CheckpointError, Interrupted
+from raysim.errors import CheckpointError, Interrupted, ModelsLost, WorkerLost
 from raysim.protocols import ClientRecord, Stage
 from raysim.runtime.checkpoint import read_manifest
 from raysim.runtime.coordinator import Coordinator
@@ -294,3 +294,55 @@ def test_a_run_outside_the_main_thread_works_without_signals(tmp_path, unbroken)
     thread.join()
 
     assert run.outcome(found[0]) == unbroken
+
+
+# ---- models that die with their node ---------------------------------------------------------
+
+
+def lose_models():
+    raise ModelsLost("a stored model was lost with its node")
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("broken", range(1, 9))
+def test_a_run_that_loses_models_goes_back_to_its_last_commit(tmp_path, unbroken, broken, every):
+    run = Run(tmp_path / "lost", stages=breaking(broken, lose_models), every=every)
+
+    assert run.outcome(run()) == unbroken
+
+
+def test_models_lost_while_going_back_are_looked_for_again(tmp_path, unbroken, monkeypatch):
+    run = Run(tmp_path / "lost", stages=breaking(5, lose_models))
+    restore, failures = run.federation.restore, [1]
+
+    def fails_once(folder, manifest):
+        if failures:
+            failures.pop()
+            lose_models()
+        return restore(folder, manifest)
+
+    monkeypatch.setattr(run.federation, "restore", fails_once)
+
+    assert run.outcome(run()) == unbroken
+
+
+def test_models_lost_again_and_again_end_the_run(tmp_path):
+    def always(context, state):
+        lose_models()
+
+    run = Run(tmp_path / "lost", stages=(Stage("train", 2, always),))
+
+    with pytest.raises(WorkerLost, match=r"4 times since the last commit.*max_restarts is 3"):
+        run()
+
+
+def test_late_clients_are_in_the_record_of_their_round_only(tmp_path):
+    def step(context, state):
+        if context.round == 1:
+            context.federation.late.extend([2, 0])
+        return state
+
+    run = Run(tmp_path / "late", stages=(Stage("train", 3, step),))
+    run()
+
+    assert [r.get("late") for r in run.folder.records()] == [None, [0, 2], None]

@@ -6,10 +6,19 @@ import itertools
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from raysim.errors import EnvironmentNotFit
-from raysim.runtime.placement import Node, RuntimeSettings, ShareSettings, balance, plan
+from raysim.runtime.placement import (
+    Node,
+    RuntimeSettings,
+    ShareSettings,
+    balance,
+    plan,
+    share_out,
+    spread,
+)
 from raysim.settings import SettingError
 
 
@@ -209,3 +218,113 @@ def test_common_shares_are_accepted():
     assert share(0.001, 0.25).gpus == 0.25
     assert share(1, 1 / 4 + 1 / 2).gpus == 0.75
     assert share(1, 4).gpus == 4
+
+
+# ---- which node ------------------------------------------------------------------------------
+
+
+def named(nodes):
+    return [node.name for node in nodes]
+
+
+HEAD = Node("head", 0, 0, "h", is_driver=True)
+SMALL, LARGE = Node("small", 2, 0, "s"), Node("large", 8, 0, "l")
+
+
+def test_two_actors_on_two_nodes_sit_apart():
+    twins = [Node("same", 4, 0, "b"), Node("same", 4, 0, "a")]  # one machine, two raylets
+
+    assert [node.id for node in spread(twins, share(0.5), 2)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("count", "large", "small"), [(1, 1, 0), (4, 4, 0), (5, 4, 1), (9, 8, 1), (10, 8, 2)]
+)
+def test_nodes_of_different_sizes_are_filled_to_the_same_part(count, large, small):
+    homes = named(spread([SMALL, LARGE], share(1), count))
+
+    assert (homes.count("large"), homes.count("small")) == (large, small)
+
+
+def test_no_node_gets_more_than_it_holds():
+    nodes = [Node("a", 3, 1, "a"), Node("b", 16, 2, "b"), Node("c", 8, 0, "c")]
+    homes = named(plan([1] * 40, nodes, asked("auto", gpus=0.25)).homes)
+
+    assert (homes.count("a"), homes.count("b"), homes.count("c")) == (3, 8, 0)
+
+
+def test_servers_sit_beside_the_coordinator_where_it_has_no_clients():
+    layout = plan([1] * 8, [SMALL, HEAD, LARGE], replace(asked("auto"), servers=2))
+
+    assert named(layout.servers) == ["head", "head"]
+    assert "head" not in named(layout.homes)
+
+
+def test_servers_take_idle_nodes_before_those_with_clients():
+    driver = replace(LARGE, is_driver=True)
+
+    layout = plan([1], [driver, SMALL], replace(asked(1), servers=2))
+
+    assert (named(layout.homes), named(layout.servers)) == (["large"], ["small", "small"])
+
+
+def test_servers_share_all_nodes_where_every_node_has_clients():
+    driver = replace(SMALL, is_driver=True)
+
+    layout = plan([1] * 10, [LARGE, driver], replace(asked("auto"), servers=3))
+
+    assert named(layout.servers) == ["small", "large", "small"]
+
+
+# ---- sharing out a round ---------------------------------------------------------------------
+
+
+def test_a_lopsided_round_is_shared_out_evenly():
+    place = share_out({k: int(k >= 2) for k in range(10)}, dict.fromkeys(range(10), 600), 2)
+
+    assert sorted(place) == list(range(10))
+    assert list(place.values()).count(0) == 5
+
+
+def test_an_even_round_stays_at_home():
+    home = {k: k % 3 for k in range(9)}
+
+    assert share_out(home, dict.fromkeys(range(9), 7), 3) == home
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sharing_out_never_lengthens_a_round(seed):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 30))
+    sizes = {k: int(rng.integers(0, 100)) for k in range(count)}
+    home = {k: int(rng.integers(0, 4)) for k in range(count)}
+
+    def longest(place):
+        return max(sum(max(sizes[k], 1) for k in place if place[k] == a) for a in range(4))
+
+    place = share_out(home, sizes, 4)
+    assert place.keys() == home.keys()
+    assert longest(place) <= longest(home)
+    even = sum(max(n, 1) for n in sizes.values()) / 4
+    assert longest(place) <= max(even + max(sizes.values()), max(sizes.values()))
+
+
+def test_one_client_does_not_move():
+    assert share_out({7: 1}, {7: 500}, 3) == {7: 1}
+
+
+# ---- deadline and quorum ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"quorum": 0.5}, "needs round_deadline_s"),
+        ({"round_deadline_s": 5.0}, "must be below 1 with round_deadline_s"),
+        ({"round_deadline_s": 0.0, "quorum": 0.5}, "must be positive"),
+        ({"quorum": 0.0}, r"must be in \(0, 1\]"),
+    ],
+)
+def test_a_deadline_and_a_quorum_belong_together(options, says):
+    with pytest.raises(SettingError, match=says):
+        RuntimeSettings(**options)

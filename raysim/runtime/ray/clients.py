@@ -47,6 +47,8 @@ class ClientActors:
         self._losses = Losses("client actor", len(self._cohorts), runtime.max_restarts)
         self._remembers: set[ClientId] = set()
         """Clients whose memory is not empty."""
+        self.in_flight: dict[int, int | None] = {}
+        """Number of the call that each busy actor works on."""
         self.late: list[ClientId] = []
         """Clients that missed a round since somebody last emptied this list."""
         self.rows: list[dict[str, Any]] = []
@@ -164,6 +166,7 @@ class ClientActors:
 
     def _submit(self, cohort: int, call: Call, num_servers: int) -> list[Any]:
         returns = 1 if call.groups is None else 1 + num_servers
+        self.in_flight[cohort] = call.number
         run = self._actors[cohort].run.options(num_returns=returns)
         refs = run.remote(call, num_servers, *self._lent(call.guests))
         return [refs] if returns == 1 else list(refs)
@@ -180,6 +183,7 @@ class ClientActors:
         """Return an actor's replies, or None when it was lost and the call must go out again."""
         try:
             replies, changed = ray.get(ref)
+            del self.in_flight[cohort]
         except LOST as wrong:
             refuse_lost_objects(wrong)
             self._recover(cohort, wrong, where=call.where, during=call.task.__name__)
@@ -210,7 +214,8 @@ class ClientActors:
             return
         while True:
             node = self.rows[cohort]["node"]
-            self._losses.allow(cohort, reason, where=where, during=during, node=node)
+            busy = self.in_flight.pop(cohort, None)
+            self._losses.allow(cohort, reason, where=where, during=during, node=node, call=busy)
             try:
                 self._rebuild(cohort)
                 return
@@ -232,6 +237,7 @@ class ClientActors:
             ray.get(self._actors[cohort].load.remote(folder, shards))
         for call in self._replay[cohort]:
             ray.get(self._submit(cohort, call, 1)[0])
+        self.in_flight.pop(cohort, None)
 
     def _is_back(self, cohort: int) -> bool:
         """Whether an actor out of reach answers again within the start timeout."""

@@ -41,7 +41,16 @@ class Losses:
         self._since_commit = [0] * count
         self.restarts = 0
 
-    def allow(self, index: int, reason: Exception, *, where: str, during: str, node: str) -> None:
+    def allow(
+        self,
+        index: int,
+        reason: Exception,
+        *,
+        where: str,
+        during: str,
+        node: str,
+        call: int | None = None,
+    ) -> None:
         """Count a loss; raise ``WorkerLost`` once there were more than allowed."""
         first_line = str(reason).strip().splitlines()[0] if str(reason).strip() else repr(reason)
         decision = decide(
@@ -54,7 +63,8 @@ class Losses:
             raise WorkerLost(decision.message) from reason
         self._since_commit[index] += 1
         self.restarts += 1
-        facts = {"event": "lost", "actor": f"{self._what} {index}", "during": during, "node": node}
+        facts: dict[str, object] = {"event": "lost", "actor": f"{self._what} {index}", "node": node}
+        facts |= {"during": during, "call": call}
         log.warning(
             "%s %d on node %s was lost in %s during %s (%s); rebuilding it",
             *(self._what, index, node, where or "setup", during, first_line),

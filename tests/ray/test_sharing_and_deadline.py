@@ -1,0 +1,169 @@
+"""Work of a round moves to idle actors; actors past the deadline are left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from ray import cloudpickle
+
+from raysim.protocols import Contribution, runs_together
+from raysim.runtime.checkpoint import tree_digest
+from raysim.runtime.cohort import Call
+
+pytestmark = pytest.mark.ray
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import this file
+
+
+def one_by_one(clients, memories, arguments):
+    return None
+
+
+def where_am_i(client, memory, arguments):
+    return memory, os.getpid()
+
+
+def remember(client, memory, arguments):
+    seen = np.append(memory.get("seen", np.empty(0)), arguments["value"] * (client.id + 1))
+    return {"seen": seen}, seen.tolist()
+
+
+@runs_together(one_by_one)
+def send_memory(client, memory, arguments):
+    rng = np.random.default_rng(client.id)
+    tree = {"w": (rng.normal(size=50) + memory.get("seen", np.zeros(1)).sum()).astype(np.float32)}
+    return memory, Contribution(tree, 1.0 + client.id, reply=os.getpid())
+
+
+@runs_together(one_by_one)
+def hang(client, memory, arguments):
+    """Client ``who`` hangs the first time, when the others are done."""
+    marker = Path(arguments["marker"])
+    if client.id == arguments["who"] and not marker.exists():
+        marker.touch()
+        time.sleep(600)
+    return memory, Contribution({"w": np.full(3, client.id, np.float32)}, 1.0, reply=client.id)
+
+
+def at_home_of(federation, client):
+    homes = federation.map(where_am_i)
+    return [k for k in homes if homes[k] == homes[client]]
+
+
+def test_a_round_whose_clients_live_on_one_actor_is_shared_with_the_other(federate, local):
+    federation = federate(actors=2)
+    for one in (federation, local):
+        one.map(remember, value=1.5)
+    clients = at_home_of(federation, 0)
+    assert len(clients) > 1
+    groups = {k: k % 2 for k in clients}
+
+    ours = federation.reduce(send_memory, groups=groups)
+    theirs = local.reduce(send_memory, groups=groups)
+
+    assert len(set(ours.replies.values())) == 2  # both processes worked
+    for g, result in theirs.groups.items():
+        assert tree_digest(federation.get(ours.groups[g].mean)) == tree_digest(
+            local.get(result.mean)
+        )
+
+
+def test_guests_keep_their_home_and_memory(federate, local):
+    federation = federate(actors=2)
+    homes = federation.map(where_am_i)
+    for one in (federation, local):
+        one.map(remember, value=1.0)
+    federation.reduce(send_memory, groups=dict.fromkeys(at_home_of(federation, 0), 0))
+
+    assert federation.map(where_am_i) == homes
+    assert federation.map(remember, value=2.0) == local.map(remember, value=2.0)
+
+
+def test_a_call_that_reaches_an_actor_twice_counts_once(federate):
+    federation = federate(actors=1)
+    federation.map(remember, value=1.0)
+    actor = federation._hosts.actors[0]
+    twice = Call(remember, (0, 1), {"value": 2.0}, {}, number=1000)
+
+    first, again = ray.get([actor.run.remote(twice, 1) for _ in range(2)])
+
+    assert first == again
+    assert federation.map is not None
+    late = Call(remember, (0, 1), {"value": 9.0}, {}, number=999)
+    with pytest.raises(ray.exceptions.RayTaskError, match="call 999 came after call 1000"):
+        ray.get(actor.run.remote(late, 1))
+    after = Call(remember, (0,), {"value": 0.0}, {}, number=1001)
+    assert ray.get(actor.run.remote(after, 1))[0] == {0: [1.0, 2.0, 0.0]}
+
+
+def test_a_round_goes_on_without_an_actor_past_the_deadline(federate, tmp_path):
+    federation = federate(actors=2, round_deadline_s=1.0, quorum=0.2)
+    federation.map(remember, value=1.0)
+    groups = dict.fromkeys(range(5), 0)
+    arguments = {"marker": str(tmp_path / "slow"), "who": 3}
+
+    first = federation.reduce(hang, groups=groups, **arguments)
+    late = sorted(federation.late)
+    second = federation.reduce(hang, groups=groups, **arguments)
+
+    assert 3 in late
+    assert sorted([*first.replies, *late]) == [0, 1, 2, 3, 4]
+    weights = federation.get(first.groups[0].mean)["w"]
+    assert weights == pytest.approx(np.mean(list(first.replies)))
+    assert list(second.replies) == [0, 1, 2, 3, 4]  # the actor is back, its memory too
+    assert federation.map(remember, value=2.0)[3] == [4.0, 8.0]
+
+
+def test_fewer_answers_than_the_quorum_are_waited_for(federate, tmp_path):
+    federation = federate(actors=2, round_deadline_s=0.2, quorum=0.9)
+    groups = dict.fromkeys(range(5), 0)
+
+    reduced = federation.reduce(_slow_for_all, groups=groups)
+
+    assert list(reduced.replies) == [0, 1, 2, 3, 4]
+    assert federation.late == []
+
+
+@runs_together(one_by_one)
+def _slow_for_all(client, memory, arguments):
+    time.sleep(0.5)
+    return memory, Contribution({"w": np.zeros(1, np.float32)}, 1.0)
+
+
+def test_a_group_whose_clients_are_all_late_keeps_its_model(run_tiny, ray_session, tmp_path):
+    import raysim.steps.merging as merging
+    from raysim.steps.local import train_task
+
+    marker = str(tmp_path / "slow")
+
+    @runs_together(one_by_one)
+    def slow_task(client, memory, arguments):
+        if client.id == 0 and not os.path.exists(marker):
+            open(marker, "w").close()
+            time.sleep(600)
+        return train_task(client, memory, arguments)
+
+    before, merging.train_task = merging.train_task, slow_task
+    try:
+        runtime = "runtime={kind: ray, actors: 3, round_deadline_s: 4, quorum: 0.3}"
+        result = run_tiny("local_only", runtime)
+    finally:
+        merging.train_task = before
+
+    records = [r for r in _records(result) if r["stage"] == "train"]
+    late = [r["late"] for r in records if "late" in r]
+    assert len(late) == 1
+    assert 0 in late[0]
+    assert len(records[-1]["per_client"]) == result.summary["clients"]
+
+
+def _records(result):
+    import json
+
+    lines = (result.run_dir / "rounds.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
