@@ -24,6 +24,7 @@ from raysim.models.zoo import MODELS, Model
 from raysim.protocols import Method
 from raysim.runtime.checkpoint import CheckpointSettings
 from raysim.runtime.placement import RuntimeSettings
+from raysim.runtime.storage import Place, place, refuse_secrets
 from raysim.settings import Registry, SettingError, check, choice, did_you_mean, settings
 from raysim.steps.arrays import Arrays
 from raysim.steps.evaluation import EvaluateSettings
@@ -55,7 +56,7 @@ class RunConfig:
     runtime: RuntimeSettings = RuntimeSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     output: str = "runs/{name}/{method}/seed{seed}"
-    """Run directory; {name}, {method}, {dataset} and {seed} are filled in."""
+    """Run directory, a path or a URL; {name}, {method}, {dataset} and {seed} are filled in."""
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, "seed", "must not be negative", got=self.seed)
@@ -66,6 +67,7 @@ class RunConfig:
             "must be letters, digits, '.', '_' or '-'",
             got=self.name,
         )
+        refuse_secrets(self.output)  # before anything repeats it
         fields = "{name}, {method}, {dataset}, {seed}"
         check(_is_template(self.output), "output", f"may only use {fields}", got=self.output)
         try:
@@ -73,16 +75,16 @@ class RunConfig:
         except RuntimeError as wrong:  # ~somebody
             raise SettingError("output", "must begin in a home that exists", self.output) from wrong
 
-    def run_dir(self) -> Path:
+    def run_dir(self) -> Place:
         """Return the run directory with the placeholders filled in."""
-        return Path(
+        return place(
             self.output.format(
                 name=self.name,
                 method=choice_name(self.method),
                 dataset=choice_name(self.data.dataset),
                 seed=self.seed,
             )
-        ).expanduser()
+        )
 
 
 def _is_template(text: str) -> bool:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+if TYPE_CHECKING:
+    from raysim.runtime.storage import Storage
+
 
 @click.command("show")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per run.")
-def command(runs: tuple[Path, ...], as_json: bool) -> None:
-    """Show the results of run directories; a folder of runs shows all below it."""
+def command(runs: tuple[str, ...], as_json: bool) -> None:
+    """Show the results of run directories (paths or URLs); a folder of runs shows all below it."""
     from raysim.cli.tables import print_result, print_results
     from raysim.errors import DataError
 
+    folders: list[Storage] = []
     for run in runs:
-        if not _below(run):
+        found = _below(run)
+        if not found:
             raise DataError(f"no run directory at {run}; `raysim run` makes one")
-    folders = [folder for run in runs for folder in _below(run)]
-    finished = [_result(f) for f in folders if (f / "result.json").is_file()]
+        folders += found
+    finished = [_result(f) for f in folders if f.exists("result.json")]
     if as_json:
         for summary in finished:
             click.echo(json.dumps(summary))
@@ -31,27 +35,37 @@ def command(runs: tuple[Path, ...], as_json: bool) -> None:
     elif finished:
         print_results(finished)
     for folder in folders:
-        if not (folder / "result.json").is_file():
+        if not folder.exists("result.json"):
             rounds = _count_rounds(folder)
-            click.echo(f"{folder}: not finished, {rounds} rounds recorded; go on with --resume")
+            click.echo(
+                f"{folder.root}: not finished, {rounds} rounds recorded; go on with --resume"
+            )
 
 
-def _below(path: Path) -> list[Path]:
-    if (path / "config.yaml").is_file():
-        return [path]
-    return sorted(p.parent for p in path.rglob("config.yaml")) if path.is_dir() else []
+def _below(run: str) -> list[Storage]:
+    from raysim.errors import DataError
+    from raysim.runtime.storage import open_storage, reason
+
+    try:
+        storage = open_storage(run)
+        if storage.exists("config.yaml"):
+            return [storage]
+        return [open_storage(root) for root in storage.find("config.yaml")]
+    except OSError as wrong:
+        raise DataError(f"{run} cannot be read ({reason(wrong)}); make it reachable") from wrong
 
 
-def _result(folder: Path) -> dict[str, Any]:
+def _result(folder: Storage) -> dict[str, Any]:
     from raysim.errors import DataError
 
     try:
-        summary: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        summary: dict[str, Any] = json.loads(folder.read("result.json"))
     except ValueError as wrong:
-        raise DataError(f"{folder}/result.json is not readable: {wrong}; run it again") from wrong
-    return {**summary, "run_dir": str(folder)}
+        raise DataError(
+            f"{folder.root}/result.json is not readable: {wrong}; run it again"
+        ) from wrong
+    return {**summary, "run_dir": folder.root}
 
 
-def _count_rounds(folder: Path) -> int:
-    path = folder / "rounds.jsonl"
-    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+def _count_rounds(folder: Storage) -> int:
+    return folder.read("rounds.jsonl").count(b"\n") if folder.exists("rounds.jsonl") else 0

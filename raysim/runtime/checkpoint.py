@@ -1,20 +1,20 @@
-"""Commits: content-addressed arrays plus a manifest that is renamed into place. No pickles.
+"""Commits: content-addressed arrays plus a manifest that appears at once. No pickles.
 
 ``folder/objects/<sha256>.npz`` holds arrays and is named by their content;
 ``folder/manifest.json`` is the newest commit,
 ``folder/manifest-previous.json`` the one before it. A commit exists once its manifest does. One
-that turned out to be damaged is set aside as ``manifest-damaged.json``.
+that turned out to be damaged is set aside as ``manifest-damaged.json``. ``folder`` is a path or a
+URL; actors write objects to it from their own nodes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
-import os
-import uuid
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ from numpy.lib import format as npy
 
 from raysim.errors import CheckpointError
 from raysim.protocols import Tree
+from raysim.runtime.storage import PART, Storage, open_storage, reason, remedy
 from raysim.settings import check, settings
 
 log = logging.getLogger(__name__)
@@ -53,24 +54,89 @@ def tree_digest(tree: Tree) -> str:
 
 def write_object(folder: str | Path, tree: Tree) -> str:
     """Store a tree under its digest and return the digest; a whole object is left alone."""
-    digest = tree_digest(tree)
-    path = _object_path(folder, digest)
-    if not _is_whole(folder, digest):  # a damaged one must not stay for all later commits
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{digest}.{uuid.uuid4().hex}.part")
-        with part.open("wb") as file:
-            _write_npz(file, tree)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+    digest, storage = tree_digest(tree), open_storage(folder)
+    with _writing(storage):
+        if not _is_whole(storage, digest):  # a damaged one must not stay for all later commits
+            storage.write(_object_name(digest), lambda file: _write_npz(file, tree))
     return digest
 
 
 def read_object(folder: str | Path, digest: str) -> dict[str, np.ndarray]:
     """Return a stored tree; a missing or damaged object is an error that names the file."""
-    path = _object_path(folder, digest)
+    return _read_object(open_storage(folder), digest)
+
+
+def write_manifest(folder: str | Path, manifest: Mapping[str, Any]) -> None:
+    """Make ``manifest`` the newest commit; the one before it is kept, older objects are removed."""
+    storage = open_storage(folder)
+    text = json.dumps(manifest, sort_keys=True)
+    signed = json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "manifest": manifest})
+    with _writing(storage):
+        newest = _content(storage, MANIFEST)
+        if _verified(newest) is not None:  # a damaged one must not push out the way back
+            storage.write(PREVIOUS, newest)
+        storage.write(MANIFEST, signed.encode())
     try:
-        with np.load(path, allow_pickle=False) as file:
+        _forget_old(storage, manifest)
+    except OSError as wrong:  # the commit is made; the next one tries again
+        log.warning("old objects of %s could not be removed: %s", storage.root, reason(wrong))
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any] | None:
+    """Return the newest commit that can be read, or None when there is none at all."""
+    storage = open_storage(folder)
+    try:
+        return _newest(storage)
+    except OSError as wrong:
+        raise CheckpointError(
+            f"the checkpoint in {storage.root} cannot be reached ({reason(wrong)}); "
+            f"{remedy(wrong, storage.root)}, then go on with --resume"
+        ) from wrong
+
+
+def _newest(storage: Storage) -> dict[str, Any] | None:
+    names = [name for name in (MANIFEST, PREVIOUS) if storage.exists(name)]
+    if not names:
+        return None
+    for name in names:
+        manifest = _intact(storage, name)
+        if manifest is None:
+            log.warning("checkpoint %s/%s is damaged; trying the one before it", storage.root, name)
+            continue
+        if name != names[0]:  # the next commit must not take the damaged one for a good one
+            storage.rename(names[0], DAMAGED)
+        return manifest
+    raise CheckpointError(
+        f"no commit in {storage.root} can be read; start anew with --force, or restore the folder "
+        f"from a copy"
+    )
+
+
+def objects_of(manifest: Mapping[str, Any]) -> set[str]:
+    """Digests a commit refers to: its models and its clients' memory."""
+    memory: Mapping[str, Any] = manifest.get("memory", {})
+    return set(manifest.get("models", {}).values()) | set(memory)
+
+
+@contextlib.contextmanager
+def _writing(storage: Storage) -> Iterator[None]:
+    """End the run with a clear error; what is not whole was removed by the storage."""
+    try:
+        yield
+    except OSError as wrong:
+        raise CheckpointError(
+            f"the checkpoint in {storage.root} could not be written ({reason(wrong)}); the commit "
+            f"before it is whole: {remedy(wrong, storage.root)}, then go on with --resume"
+        ) from wrong
+
+
+def _read_object(storage: Storage, digest: str) -> dict[str, np.ndarray]:
+    path = f"{storage.root}/{_object_name(digest)}"
+    try:
+        with (
+            storage.open(_object_name(digest)) as stored,
+            np.load(stored, allow_pickle=False) as file,
+        ):
             tree = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, KeyError, SyntaxError) as wrong:
         raise CheckpointError(f"checkpoint object {path} cannot be read: {wrong}") from wrong
@@ -83,72 +149,45 @@ def read_object(folder: str | Path, digest: str) -> dict[str, np.ndarray]:
     return tree
 
 
-def write_manifest(folder: str | Path, manifest: Mapping[str, Any]) -> None:
-    """Make ``manifest`` the newest commit; the one before it is kept, older objects are removed."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(manifest, sort_keys=True)
-    signed = json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "manifest": manifest})
-    newest = folder / MANIFEST
-    if _signed(newest) is not None:  # a damaged one must not push out the way back
-        _replace(folder / PREVIOUS, newest.read_text(encoding="utf-8"))
-    _replace(newest, signed)
-    _forget_old(folder)
-
-
-def read_manifest(folder: str | Path) -> dict[str, Any] | None:
-    """Return the newest commit that can be read, or None when there is none at all."""
-    folder = Path(folder)
-    paths = [p for p in (folder / MANIFEST, folder / PREVIOUS) if p.exists()]
-    if not paths:
-        return None
-    for path in paths:
-        manifest = _intact(folder, path)
-        if manifest is None:
-            log.warning("checkpoint %s is damaged; trying the one before it", path)
-            continue
-        if path != paths[0]:  # the next commit must not take the damaged one for a good one
-            paths[0].replace(folder / DAMAGED)
-        return manifest
-    raise CheckpointError(
-        f"no commit in {folder} can be read; start anew with --force, or restore the folder "
-        f"from a copy"
-    )
-
-
-def objects_of(manifest: Mapping[str, Any]) -> set[str]:
-    """Digests a commit refers to: its models and its clients' memory."""
-    memory: Mapping[str, Any] = manifest.get("memory", {})
-    return set(manifest.get("models", {}).values()) | set(memory)
-
-
-def _intact(folder: Path, path: Path) -> dict[str, Any] | None:
+def _intact(storage: Storage, name: str) -> dict[str, Any] | None:
     """Return the commit if it and all its objects are whole."""
-    manifest = _signed(path)
-    if manifest is None or not all(_is_whole(folder, digest) for digest in objects_of(manifest)):
+    try:
+        manifest = _verified(storage.read(name))
+    except OSError as wrong:  # a disk may fail in this one place only
+        log.warning("%s/%s cannot be read: %s", storage.root, name, reason(wrong))
+        return None
+    if manifest is None or not all(_is_whole(storage, digest) for digest in objects_of(manifest)):
         return None
     return manifest
 
 
-def _is_whole(folder: str | Path, digest: str) -> bool:
-    if not _object_path(folder, digest).exists():
-        return False
+def _is_whole(storage: Storage, digest: str) -> bool:
     try:
-        read_object(folder, digest)
+        if not storage.exists(_object_name(digest)):
+            return False
+        _read_object(storage, digest)
     except CheckpointError as wrong:
         log.warning("%s", wrong)
         return False
     return True
 
 
-def _signed(path: Path) -> dict[str, Any] | None:
+def _content(storage: Storage, name: str) -> bytes:
+    """Return an object's bytes, none where there is none."""
+    try:
+        return storage.read(name)
+    except FileNotFoundError:
+        return b""
+
+
+def _verified(content: bytes) -> dict[str, Any] | None:
     """Return a manifest whose checksum holds, else None."""
     try:
-        signed = json.loads(path.read_text(encoding="utf-8"))
+        signed = json.loads(content)
         manifest: dict[str, Any] = signed["manifest"]
         text = json.dumps(manifest, sort_keys=True)
         is_whole = signed["sha256"] == hashlib.sha256(text.encode()).hexdigest()
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
     return manifest if is_whole else None
 
@@ -161,27 +200,19 @@ def _write_npz(file: IO[bytes], tree: Tree) -> None:
                 npy.write_array(member, np.asarray(value), allow_pickle=False)
 
 
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+def _forget_old(storage: Storage, newest: Mapping[str, Any]) -> None:
+    """Remove objects that neither commit needs; nothing if the older one cannot be read now."""
+    previous = _verified(_content(storage, PREVIOUS)) or {}
+    keep = {f"{digest}.npz" for digest in objects_of(newest) | objects_of(previous)}
+    for name in storage.names("objects"):
+        if name not in keep and name.endswith((".npz", PART)):
+            storage.remove(f"objects/{name}")
+    for name in storage.names():
+        if name.endswith(PART):
+            storage.remove(name)
 
 
-def _forget_old(folder: Path) -> None:
-    keep: set[str] = set()
-    for path in (folder / MANIFEST, folder / PREVIOUS):
-        keep |= objects_of(_signed(path) or {})
-    for path in _files(folder / "objects"):
-        if path.suffix != ".npz" or path.stem not in keep:
-            path.unlink(missing_ok=True)
-
-
-def _object_path(folder: str | Path, digest: str) -> Path:
-    return Path(folder) / "objects" / f"{digest}.npz"
-
-
-def _files(folder: Path) -> Iterable[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
+def _object_name(digest: str) -> str:
+    if not (digest.isascii() and digest.isalnum()):  # it may come from a file of others
+        raise CheckpointError(f"{digest!r} is not the name of a checkpoint object")
+    return f"objects/{digest}.npz"

@@ -1,27 +1,40 @@
-"""The run directory; every file in it is complete or absent.
+"""The run directory, a folder or a URL; every file in it is complete or absent.
 
 ``config.yaml`` (the complete config), ``environment.json`` (versions, machine, actors),
 ``rounds.jsonl`` (one record per round), ``result.json`` (only when the run is finished),
-``checkpoint/`` (the newest commits), ``artifacts/`` (one-time arrays), ``run.log``.
+``checkpoint/`` (the newest commits), ``artifacts/`` (one-time arrays), ``run.log`` and
+``events.jsonl``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+import yaml
 
 from raysim.errors import CheckpointError, OutputError
+from raysim.runtime.storage import (
+    LOCK,
+    PART,
+    Lock,
+    Place,
+    Storage,
+    absolute,
+    open_storage,
+    place,
+    reason,
+    remedy,
+)
 
-OWN = ("config.yaml", "environment.json", "rounds.jsonl", "result.json", "run.log")
+LOGS = ("run.log", "events.jsonl")
+OWN = ("config.yaml", "environment.json", "rounds.jsonl", "result.json", *LOGS)
 OWN_FOLDERS = ("checkpoint", "artifacts")
 TIMES = ("seconds", "restarts")
 """Entries of a record that may differ between two runs with equal bits."""
@@ -30,25 +43,35 @@ TIMES = ("seconds", "restarts")
 class RunFolder:
     """One run's directory, locked while the run lives."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
-        self._lock: FileLock | None = None
+    def __init__(self, path: Place) -> None:
+        self.path: Place = place(path) if isinstance(path, str) else path
+        self._lock: Lock | None = None
         self._asked: tuple[bool, bool] | None = None
+
+    @cached_property
+    def storage(self) -> Storage:
+        """Where the files are."""
+        return open_storage(self.path)
+
+    @property
+    def root(self) -> str:
+        """The directory as actors name it, which have working directories of their own."""
+        return absolute(self.path)
 
     @property
     def checkpoint(self) -> str:
-        """Folder of the commits; absolute, since actors have working directories of their own."""
-        return str(self.path.absolute() / "checkpoint")
+        """Folder of the commits."""
+        return f"{self.root}/checkpoint"
 
     @property
     def is_finished(self) -> bool:
         """Whether the run ended with a result."""
-        return (self.path / "result.json").is_file()
+        return self.storage.exists("result.json")
 
     @property
     def is_started(self) -> bool:
         """Whether a run was begun here."""
-        return (self.path / "config.yaml").is_file()
+        return self.storage.exists("config.yaml")
 
     def check(self, *, resume: bool, force: bool) -> None:
         """Refuse what would lose or mix results; touches nothing."""
@@ -57,12 +80,18 @@ class RunFolder:
             self._check_state(resume=resume, force=force)
         except OSError as wrong:
             raise OutputError(
-                f"output {self.path} cannot be used ({wrong.strerror or wrong}); choose another"
+                f"output {self.path} cannot be used ({reason(wrong)}); choose another"
             ) from wrong
-        self._check_writable()
+        try:
+            self.storage.check_writable()
+        except OSError as wrong:
+            raise OutputError(
+                f"output {self.path} cannot be written ({reason(wrong)}); make it writable or "
+                "choose another output"
+            ) from wrong
 
     def _check_state(self, *, resume: bool, force: bool) -> None:
-        if self.path.exists() and not self.path.is_dir():
+        if isinstance(self.path, Path) and self.path.exists() and not self.path.is_dir():
             raise OutputError(f"output {self.path} is a file; choose another output folder")
         if self.is_finished and not (resume or force):
             raise OutputError(
@@ -74,107 +103,126 @@ class RunFolder:
                 f"output {self.path} holds an unfinished run; use --resume to go on with it or "
                 "--force to start anew"
             )
-        if self.path.exists() and not self.is_started and any(self._strangers()):
+        if not self.is_started and self._strangers():
             raise OutputError(
                 f"output {self.path} is not empty and not a run directory; choose another output"
             )
 
     def open(self, *, force: bool) -> None:
         """Create and lock the directory; ``force`` removes the files of an earlier run first."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = FileLock(self.path / ".lock")
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            self._lock = None
-            raise OutputError(
-                f"output {self.path} is in use by another process; wait for it or choose "
-                f"another output"
-            ) from None
-        if self._asked is not None:  # another process may have been faster than our start
+        with self._writing("the run directory"):
+            self._lock = self.storage.lock()
             try:
-                self._check_state(resume=self._asked[0], force=self._asked[1])
-            except OutputError:
+                if self._asked is not None:  # another process may have been faster than our start
+                    self._check_state(resume=self._asked[0], force=self._asked[1])
+                self._clear(everything=force)
+            except BaseException:
                 self.close()
                 raise
-        if force:
-            for item in self._own():
-                shutil.rmtree(item) if item.is_dir() else item.unlink()
 
     def close(self) -> None:
         """Release the lock."""
         if self._lock is not None:
             self._lock.release()
-            (self.path / ".lock").unlink(missing_ok=True)
             self._lock = None
 
     def write(self, name: str, content: str | Mapping[str, Any]) -> None:
         """Write a file completely or not at all."""
         text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
-        part = self.path / f".{name}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(self.path / name)
+        with self._writing(name):
+            self.storage.write(name, text.encode())
 
     def read(self, name: str) -> dict[str, Any]:
         """Return a JSON file of the directory."""
-        content: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
+        with self._reading(name):
+            content: dict[str, Any] = json.loads(self.storage.read(name))
         return content
+
+    def saved_config(self) -> dict[str, Any]:
+        """Return the settings in config.yaml."""
+        try:
+            with self._reading("config.yaml"):
+                content = yaml.safe_load(self.storage.read("config.yaml"))
+        except (yaml.YAMLError, UnicodeDecodeError) as wrong:
+            raise CheckpointError(
+                f"{self.path}/config.yaml is damaged ({wrong}); start anew with --force, or "
+                "restore it from a copy"
+            ) from wrong
+        return dict(content or {})
 
     def artifact(self, name: str, array: np.ndarray) -> None:
         """Write a one-time array."""
-        folder = self.path / "artifacts"
-        folder.mkdir(exist_ok=True)
-        part = folder / f".{name}.part"
-        with part.open("wb") as file:
+
+        def fill(file: IO[bytes]) -> None:
             np.save(file, array, allow_pickle=False)
-        part.replace(folder / f"{name}.npy")
+
+        with self._writing(f"artifacts/{name}.npy"):
+            self.storage.write(f"artifacts/{name}.npy", fill)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one round's record."""
-        with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with self._writing("rounds.jsonl"):
+            if self._lock is not None:
+                self._lock.check()
+            self.storage.append("rounds.jsonl", (json.dumps(record) + "\n").encode())
 
     def records(self, count: int | None = None) -> list[dict[str, Any]]:
         """Return the first ``count`` records (default all)."""
-        path = self.path / "rounds.jsonl"
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        lines = text.split("\n")[:-1]  # what has no newline was torn while it was written
         try:
+            with self._reading("rounds.jsonl"):
+                text = self.storage.read("rounds.jsonl").decode()
+            lines = text.split("\n")[:-1]  # what has no newline was torn while it was written
             return [json.loads(line) for line in lines[:count]]
+        except FileNotFoundError:
+            return []
         except ValueError as wrong:
             raise CheckpointError(
-                f"{path} is damaged ({wrong}); start anew with --force, or restore it from a copy"
+                f"{self.path}/rounds.jsonl is damaged ({wrong}); start anew with --force, or "
+                "restore it from a copy"
             ) from wrong
 
     def keep_records(self, count: int) -> None:
         """Drop records of rounds that were not committed."""
         self.write("rounds.jsonl", "".join(json.dumps(r) + "\n" for r in self.records(count)))
 
-    def _own(self) -> list[Path]:
-        """Files and folders that a run writes."""
-        names = {*OWN, *OWN_FOLDERS, *(f".{name}.part" for name in OWN)}
-        return [p for p in self.path.iterdir() if p.name in names]
+    def _clear(self, *, everything: bool) -> None:
+        """Remove what a crashed write left behind, or everything a run writes."""
+        for name in self.storage.names():
+            if _is_part(name) or (everything and name in OWN):
+                self.storage.remove(name)
+            elif everything and name in OWN_FOLDERS:
+                self.storage.remove_folder(name)
 
-    def _strangers(self) -> list[Path]:
+    def _strangers(self) -> list[str]:
         """Everything but what a start leaves that died before its config was written."""
-        left = {".lock", "run.log", *(f".{name}.part" for name in OWN)}
-        return [p for p in self.path.iterdir() if p.name not in left]
+        return [n for n in self.storage.names() if n not in (LOCK, *LOGS) and not _is_part(n)]
 
-    def _check_writable(self) -> None:
-        """Try it: permission bits do not tell the truth for root or on network drives."""
-        parent = self.path
-        while not parent.exists():
-            parent = parent.parent
+    @contextlib.contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
         try:
-            with tempfile.TemporaryFile(dir=parent):
-                pass
+            yield
+        except FileNotFoundError:
+            raise
         except OSError as wrong:
             raise OutputError(
-                f"output {self.path} cannot be written ({wrong.strerror or wrong}); make "
-                f"{parent} writable or choose another output"
+                f"{what} of {self.path} cannot be read ({reason(wrong)}); make it reachable, then "
+                "go on with --resume"
             ) from wrong
+
+    @contextlib.contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as wrong:
+            raise OutputError(
+                f"{what} could not be written to {self.path} ({reason(wrong)}); "
+                f"{remedy(wrong, str(self.path))}, then go on with --resume"
+            ) from wrong
+
+
+def _is_part(name: str) -> bool:
+    """Whether a crashed write of ours may have left the file."""
+    return name.startswith(tuple(f".{own}." for own in OWN)) and name.endswith(PART)
 
 
 def records_digest(records: Sequence[Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from raysim.errors import CheckpointError
-from raysim.runtime import checkpoint
+from raysim.runtime import storage
 from raysim.runtime.checkpoint import (
     objects_of,
     read_manifest,
@@ -152,7 +152,7 @@ def test_objects_of_the_two_newest_commits_stay_and_older_ones_go(tmp_path):
 def test_what_a_crashed_write_left_behind_goes_with_the_next_commits(tmp_path, monkeypatch):
     commit(tmp_path, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.os, "fsync", crash)
+        patch.setattr(storage.os, "fsync", crash)
         with pytest.raises(KeyboardInterrupt):
             write_object(tmp_path, model(2))
     assert any(path.suffix == ".part" for path in (tmp_path / "objects").iterdir())
@@ -173,14 +173,14 @@ def test_a_crash_between_object_and_manifest_leaves_the_old_commit(tmp_path):
     assert read_manifest(tmp_path)["finished"] == 1
 
 
-@pytest.mark.parametrize("calls_before_the_crash", [0, 1])
+@pytest.mark.parametrize("calls_before_the_crash", [0, 1, 2])
 def test_a_crash_inside_a_commit_leaves_the_old_commit(
     tmp_path, monkeypatch, calls_before_the_crash
 ):
     commit(tmp_path, 1)
     commit(tmp_path, 2)
     left = calls_before_the_crash
-    real = checkpoint.os.fsync
+    real = storage.os.fsync
 
     def fsync(number: int) -> None:
         nonlocal left
@@ -189,7 +189,7 @@ def test_a_crash_inside_a_commit_leaves_the_old_commit(
 
     digest = write_object(tmp_path, model(3))
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.os, "fsync", fsync)
+        patch.setattr(storage.os, "fsync", fsync)
         with pytest.raises(KeyboardInterrupt):
             write_manifest(tmp_path, {"models": {"group/0": digest}, "memory": {}, "finished": 3})
 
