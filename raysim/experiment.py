@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,11 @@ from raysim.models.forms import closed_form
 from raysim.models.params import num_parameters
 from raysim.protocols import Federation, Stage
 from raysim.runtime.coordinator import Coordinator, Listener
+from raysim.runtime.events import keep_logs
+from raysim.runtime.local import LocalFederation
+from raysim.runtime.placement import describe_plan
 from raysim.runtime.run_folder import RunFolder, records_digest
+from raysim.runtime.storage import Place, below
 
 FREE_TO_CHANGE = ("runtime", "checkpoint", "output")
 """Sections that do not touch a run's bits, so that --resume accepts other values."""
@@ -37,7 +40,7 @@ class RunResult:
     """What a finished run says; ``summary`` is the content of result.json."""
 
     summary: Mapping[str, Any]
-    run_dir: Path
+    run_dir: Place
 
     @property
     def accuracy(self) -> float:
@@ -50,7 +53,7 @@ class Experiment:
 
     def __init__(self, config: RunConfig, *, base_dir: str | Path = ".") -> None:
         self.config = _with_kernel(config)
-        self.folder = RunFolder(Path(base_dir) / config.run_dir())
+        self.folder = RunFolder(below(base_dir, config.run_dir()))
         self._started = time.perf_counter()
 
     def run(
@@ -74,10 +77,12 @@ class Experiment:
                 return RunResult(self.folder.read("result.json"), self.folder.path)
         data = self.prepare()
         with self._federation(data, keep_actors=keep_actors) as federation:
+            self._check_reachable(federation)
             self.folder.open(force=force)
             try:
-                with self._log_file():
-                    return self._run(data, federation, resume=resume, listeners=listeners)
+                with self._log_file(federation) as ours:
+                    every = [*ours, *listeners]
+                    return self._run(data, federation, resume=resume, listeners=every)
             finally:
                 self.folder.close()
 
@@ -193,18 +198,26 @@ class Experiment:
         }
 
     def _check_same_config(self) -> None:
-        path = self.folder.path / "config.yaml"
-        if not path.is_file():
+        if not self.folder.is_started:
             raise OutputError(
                 f"--resume: {self.folder.path} holds no run; start it without --resume"
             )
-        changed = changed_keys(self.config, load_config(path), ignore=FREE_TO_CHANGE)
+        changed = changed_keys(
+            self.config, load_config(self.folder.saved_config()), ignore=FREE_TO_CHANGE
+        )
         if changed:
             keys = ", ".join(f"{key} (now {new!r}, was {old!r})" for key, new, old in changed)
             raise ConfigError(
                 f"--resume: {keys} differ from the config of {self.folder.path}; "
-                f"resume with {path}, or use --force to start anew"
+                f"resume with {self.folder.path}/config.yaml, or use --force to start anew"
             )
+
+    def _check_reachable(self, federation: Federation) -> None:
+        """Refuse a run directory that a node of the cluster cannot reach."""
+        if not isinstance(federation, LocalFederation):
+            from raysim.runtime.ray.reachable import check_reachable
+
+            check_reachable(self.folder.root)
 
     @contextlib.contextmanager
     def _federation(self, data: DriverData, *, keep_actors: bool) -> Iterator[Federation]:
@@ -217,20 +230,17 @@ class Experiment:
         federation.close(keep_actors=keep_actors)
 
     @contextlib.contextmanager
-    def _log_file(self) -> Iterator[None]:
-        handler = logging.FileHandler(self.folder.path / "run.log", encoding="utf-8")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        root = logging.getLogger("raysim")
-        root.addHandler(handler)
-        try:
-            yield
-        except BaseException as wrong:
-            ended = logging.makeLogRecord({"levelname": "ERROR", "msg": f"run ended: {wrong}"})
-            handler.emit(ended)  # into the file only: whoever called gets the error itself
-            raise
-        finally:
-            root.removeHandler(handler)
-            handler.close()
+    def _log_file(self, federation: Federation) -> Iterator[list[Listener]]:
+        """Keep run.log and events.jsonl; yield who listens besides the caller's listeners."""
+        config = self.config
+        run = {"name": config.name, "method": choice_name(config.method), "seed": config.seed}
+        with keep_logs(self.folder, run=run, where=lambda: federation.where) as events:
+            if isinstance(federation, LocalFederation):
+                yield [events]
+                return
+            from raysim.runtime.ray.metrics import RunMetrics
+
+            yield [events, RunMetrics(run, federation, self.folder)]
 
 
 def _with_kernel(config: RunConfig) -> RunConfig:
@@ -259,12 +269,22 @@ def make_federation(config: RunConfig, data: DriverData) -> Federation:
     warm = ("raysim.models.closed_form" if closed else "raysim.models.networks",)
     if runtime_kind(config, data) == "local":
         importlib.import_module(warm[0])
-        from raysim.runtime.local import LocalFederation
-
         return LocalFederation(records, spec)
     from raysim.runtime.ray.federation import RayFederation
 
     return RayFederation(records, spec, config.runtime, warm=warm)
+
+
+def preview(config: RunConfig) -> dict[str, Any]:
+    """Return who would run where, without starting an actor; raise where it cannot fit."""
+    data = DriverData(config.data, config.seed)
+    sizes = [len(ids) for ids in data.split.clients]
+    if runtime_kind(_with_kernel(config), data) == "local":
+        return {"kind": "local", "clients": len(sizes)}
+    from raysim.runtime.ray.session import connect, nodes
+
+    connect(config.runtime)
+    return {"kind": "ray", **describe_plan(sizes, nodes(), config.runtime)}
 
 
 def runtime_kind(config: RunConfig, data: DriverData) -> str:

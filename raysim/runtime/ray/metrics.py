@@ -1,0 +1,81 @@
+"""A run in numbers that Prometheus can read from the metrics port of the driver's node.
+
+Ray puts ``ray_`` before the names. The numbers are those of ``result.json`` as far as the run has
+come; they are exported every few seconds while the driver lives.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ray.util.metrics import Gauge
+
+from raysim.protocols import Federation
+from raysim.runtime.coordinator import Event
+from raysim.runtime.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
+RUN = ("name", "method", "seed")
+WHAT = {
+    "raysim_rounds": ("rounds finished, of all stages", ()),
+    "raysim_rounds_planned": ("rounds of all stages", ()),
+    "raysim_clients": ("clients of the run", ()),
+    "raysim_stage_seconds": ("seconds spent in a stage", ("stage",)),
+    "raysim_bytes": ("bytes of the protocol, up to the server or down to clients", ("direction",)),
+    "raysim_restarts": ("actors rebuilt", ()),
+    "raysim_accuracy": ("mean accuracy of the clients on their own task, 0 to 1", ()),
+}
+
+
+class RunMetrics:
+    """A listener that keeps the gauges of one run.
+
+    Gauges, not counters: a run that goes on, or goes back to a commit, sets them to what holds now.
+    """
+
+    def __init__(self, run: Mapping[str, Any], federation: Federation, folder: RunFolder) -> None:
+        self._federation, self._folder = federation, folder
+        self._rounds: dict[tuple[str, int], Mapping[str, Any]] = {}
+        tags = {name: str(run[name]) for name in RUN}
+        self._gauges = {
+            name: Gauge(name, description=text, tag_keys=(*RUN, *more)).set_default_tags(tags)
+            for name, (text, more) in WHAT.items()
+        }
+
+    def __call__(self, event: Event) -> None:
+        """Take a round in; a gauge that cannot be set is no reason to end a run."""
+        try:
+            self._take(event)
+            self._show()
+        except Exception as wrong:
+            log.warning("metrics of %s could not be set (%s)", event.kind, wrong)
+
+    def _take(self, event: Event) -> None:
+        if event.kind == "start":
+            self._set("raysim_rounds_planned", event.rounds)
+            records = self._folder.records(event.round) if event.round else []
+            self._rounds = {(r["stage"], r["round"]): r for r in records}
+        if event.kind == "round" and event.record is not None:
+            self._rounds[event.stage, event.round] = event.record  # a repeated round counts once
+
+    def _show(self) -> None:
+        self._set("raysim_rounds", len(self._rounds))
+        self._set("raysim_clients", len(self._federation.clients))
+        self._set("raysim_restarts", self._federation.restarts)
+        seconds: dict[str, float] = {}
+        sent = {"up": 0, "down": 0}
+        for record in self._rounds.values():
+            seconds[record["stage"]] = seconds.get(record["stage"], 0.0) + record["seconds"]
+            for direction, counts in record.get("bytes", {}).items():
+                sent[direction] += sum(counts.values())
+            if "accuracy" in record:
+                self._set("raysim_accuracy", record["accuracy"]["mean"])
+        for stage, spent in seconds.items():
+            self._set("raysim_stage_seconds", spent, stage=stage)
+        for direction, nbytes in sent.items():
+            self._set("raysim_bytes", nbytes, direction=direction)
+
+    def _set(self, name: str, value: float, **tags: str) -> None:
+        self._gauges[name].set(float(value), tags=tags)
