@@ -6,6 +6,8 @@ Shapes: D dimensions, Q compared directions, J other data sets, K clients.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from array_api_compat import array_namespace, device
 
@@ -13,6 +15,10 @@ from raysim.core.spectra import EPSILON, Array, Spectrum
 
 SMALLEST_RATIO = 1e-12
 """Floor of s_i: one direction without any match must not send the whole product to zero."""
+CHUNK = 256
+"""Clients whose leading directions are multiplied at once: what comes out fits a cache."""
+SMALLEST_SHARE = 1e-3
+"""Part of the largest square that float32 sums of many terms still know to about 1e-4."""
 
 
 def response(spectrum: Spectrum, vectors: Array) -> Array:
@@ -90,12 +96,90 @@ def relevance_block(operator: Array, values: Array, rows: Array) -> Array:
     """
     xp = array_namespace(operator, rows)
     mapped = rows @ operator.T
-    energies = xp.sqrt(xp.vecdot(mapped, mapped))
-    energies = xp.reshape(energies, (-1, values.shape[0]))
-    values = xp.astype(values, xp.float32)
-    values = xp.broadcast_to(values, energies.shape)
+    return relevance_of_energies(values, xp.vecdot(mapped, mapped))
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticForm:
+    """Sigma^2 for products with many vectors: ||Sigma v||^2 = v' Sigma^2 v, float32.
+
+    The leading directions are kept apart: beside their squares, float32 would lose all others.
+    """
+
+    leading: Array
+    """lambda_i u_i of the first directions (P, D)."""
+    packed: Array
+    """Upper triangle of the rest, by rows, twice off the diagonal (D (D + 1) / 2,)."""
+    floor: float
+    """||Sigma v||^2 below this is mostly rounding."""
+
+
+def quadratic_form(spectrum: Spectrum) -> QuadraticForm:
+    """Return Sigma^2 in half the numbers, and half the work, of Sigma.
+
+    ``spectrum`` must hold all directions with a nonzero eigenvalue.
+    """
+    xp = array_namespace(spectrum.vectors)
+    scaled = spectrum.vectors * spectrum.values
+    count = num_leading(spectrum.dimension)
+    rest = scaled[:, count:]
+    square = rest @ rest.T
+    packed = xp.concat([_row_of_triangle(xp, square, i) for i in range(spectrum.dimension)])
+    largest = float(spectrum.values[count]) if spectrum.rank > count else 0.0
+    return QuadraticForm(
+        xp.astype(scaled[:, :count].T, xp.float32),
+        xp.astype(packed, xp.float32),
+        SMALLEST_SHARE * largest**2,
+    )
+
+
+def num_leading(dimension: int) -> int:
+    """Return how many directions a quadratic form keeps apart."""
+    return max(dimension // 12, 1)
+
+
+def pair_products(columns: Array) -> Array:
+    """Return the products v_a v_b, a <= b, of every column v of (D, N): (D (D + 1) / 2, N)."""
+    xp = array_namespace(columns)
+    return xp.concat([columns[i : i + 1, :] * columns[i:, :] for i in range(columns.shape[0])])
+
+
+def quadratic_energies(leading: Array, packed: Array, columns: Array, products: Array) -> Array:
+    """Return ||Sigma_k v||^2 (B, N) for the forms of B clients and N vectors (Eq. 3).
+
+    ``leading`` (B, P, D) and ``packed`` are stacked forms, ``columns`` (D, N) the vectors and
+    ``products`` their ``pair_products``.
+    """
+    xp = array_namespace(packed)
+    count = leading.shape[0]
+    parts = [
+        _leading_energies(leading[start : min(start + CHUNK, count), :, :], columns)
+        for start in range(0, count, CHUNK)
+    ]
+    return packed @ products + xp.concat(parts)
+
+
+def _leading_energies(leading: Array, columns: Array) -> Array:
+    xp = array_namespace(leading)
+    count, per_client, dimension = leading.shape
+    mapped = xp.reshape(leading, (count * per_client, dimension)) @ columns
+    mapped = xp.reshape(mapped, (count, per_client, -1))
+    return xp.sum(mapped * mapped, axis=1)
+
+
+def relevance_of_energies(values: Array, squares: Array) -> Array:
+    """Return r(k, j) (..., J) from lambda (..., Q) and ||Sigma_k v||^2 (..., J * Q) (Eq. 4-5)."""
+    xp = array_namespace(squares)
+    rank = values.shape[-1]
+    energies = xp.sqrt(xp.clip(squares, min=0.0))
+    energies = xp.reshape(energies, (*squares.shape[:-1], -1, rank))
+    values = xp.broadcast_to(xp.astype(values, xp.float32)[..., None, :], energies.shape)
     ratio = xp.minimum(values, energies) / xp.maximum(values, energies)
-    return xp.exp(xp.mean(xp.log(xp.clip(ratio, min=SMALLEST_RATIO)), axis=1))
+    return xp.exp(xp.mean(xp.log(xp.clip(ratio, min=SMALLEST_RATIO)), axis=-1))
+
+
+def _row_of_triangle(xp: Any, square: Array, row: int) -> Array:
+    return xp.concat([square[row, row : row + 1], 2.0 * square[row, row + 1 :]])
 
 
 def symmetric(r: Array) -> Array:

@@ -22,8 +22,8 @@ from raysim.protocols import Client, Context, State, Step, Tree
 from raysim.seeding import stream
 from raysim.settings import check, settings
 from raysim.steps.arrays import on_device, to_numpy
-from raysim.steps.grouping import WIRE
 from raysim.steps.local import current_labels
+from raysim.steps.relevance import WIRE
 
 CHUNK = 1000
 """Clients whose class vectors are at the server at the same time."""

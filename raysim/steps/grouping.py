@@ -6,29 +6,23 @@ No label is touched.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from raysim.core.clustering import cluster
 from raysim.core.landmarks import choose_landmarks, group_by_landmarks, landmark_similarity
-from raysim.core.similarity import relevance, relevance_block, response_operator
-from raysim.core.spectra import Spectrum, spectrum, truncate
+from raysim.core.spectra import Spectrum
 from raysim.errors import ConfigError
-from raysim.protocols import Client, ClientId, Context, Stacked, State, Step, Tree, runs_together
+from raysim.protocols import ClientId, Context, State, Step
 from raysim.seeding import stream
 from raysim.settings import check, settings
-from raysim.steps.arrays import on_device, to_numpy
+from raysim.steps.arrays import to_numpy
+from raysim.steps.relevance import WIRE, relevance_task, spectrum_task, vectors_task
 
 log = logging.getLogger(__name__)
-WIRE = np.float32
-"""Type of what clients send: four bytes a number, as the papers count."""
-TILE_ROWS = 2048
-"""Eigenvectors per product; with d = 144 a tile is 1.2 MB and stays in the cache."""
-FLOAT32_RANGE = 1e-3
-"""Where an eigenvalue is below this share of the largest, its relevance is computed in float64."""
 
 
 @settings
@@ -77,6 +71,16 @@ class GroupingSettings:
     def count(self, config: Any) -> int:
         """Return M."""
         return int(config.data.partition.groups if self.groups is None else self.groups)
+
+    def num_offered(self, full: Spectrum) -> int:
+        """Return how many eigenvectors a client with this spectrum offers."""
+        if self.rank == "full":
+            return full.rank  # d, unless the client has fewer samples than that
+        if not isinstance(self.rank, str):
+            return min(self.rank, full.rank)
+        values = to_numpy(full.values)
+        above = int(np.count_nonzero(values >= self.threshold * values[0]))
+        return min(max(above, self.smallest_rank), full.rank)
 
     def check(self, config: Any, dimension: int, *, at: str = "method.grouping") -> None:
         """Refuse more groups than clients or landmarks, and ranks above the feature dimension.
@@ -205,100 +209,6 @@ def _symmetric_in_place(r: np.ndarray) -> np.ndarray:
     return r
 
 
-def spectrum_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, int]:
-    """Reply with the number of eigenvectors this client can offer."""
-    return memory, int(_own(client, arguments).vectors.shape[1])
-
-
-def vectors_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
-    """Reply with the top-q eigenvectors; eigenvalues stay here (Eq. 2)."""
-    return memory, _own(client, arguments).vectors[:, : arguments["rank"]]
-
-
-def relevance_together(
-    clients: Sequence[Client], memories: Sequence[Tree], arguments: Sequence[Mapping[str, Any]]
-) -> Iterator[Stacked]:
-    """Answer for all clients of an actor; the others come in tiles that stay in the cache."""
-    shared = arguments[0]
-    rows, arrays, rank = shared["others"]["rows"], shared["arrays"], shared["rank"]
-    found = np.empty((len(clients), len(rows)), dtype=WIRE)
-    answering = [_answering(client, shared) for client in clients]
-    per_tile = min(max(TILE_ROWS // rank, 1), len(rows))
-    for start in range(0, len(rows), per_tile):
-        tile = _padded(rows[start : start + per_tile], per_tile)
-        known = min(per_tile, len(rows) - start)
-        sent = on_device(tile.reshape(per_tile * rank, -1), arrays)
-        for i, own in enumerate(answering):
-            if isinstance(own, Spectrum):
-                block = relevance(own, _stack(sent, rank, arrays))
-            else:
-                block = relevance_block(own.operator, own.values[:rank], sent)
-            found[i, start : start + known] = to_numpy(block)[:known]
-    for client in clients:
-        client.scratch.pop("own", None)  # its last use: R x D numbers per client
-    yield Stacked(tuple(client.id for client in clients), tuple(found))
-
-
-@runs_together(relevance_together)
-def relevance_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
-    """Reply with this client's row r(k, .) against everyone's eigenvectors (Eq. 3-5)."""
-    (part,) = relevance_together([client], [memory], [arguments])
-    return memory, part.replies[0]
-
-
-@dataclass(frozen=True, eq=False)
-class _Own:
-    """What a client keeps of its spectrum: a fifth of the whole, which can be made again."""
-
-    values: Any
-    """All eigenvalues (R,)."""
-    operator: Any
-    """``response_operator`` (R, D), float32."""
-    vectors: np.ndarray
-    """The eigenvectors it offers (D, Q), as they are sent."""
-
-
-def _own(client: Client, arguments: Mapping[str, Any]) -> _Own:
-    """Return what the client keeps, computed once per process."""
-    if "own" not in client.scratch:
-        full = _spectrum(client, arguments["arrays"])
-        offered = _num_offered(full, arguments["how"])
-        vectors = to_numpy(full.vectors[:, :offered]).astype(WIRE)
-        client.scratch["own"] = _Own(full.values, response_operator(full), vectors)
-    own: _Own = client.scratch["own"]
-    return own
-
-
-def _num_offered(full: Spectrum, how: GroupingSettings) -> int:
-    if how.rank == "full":
-        return full.rank  # d, unless the client has fewer samples than that
-    if not isinstance(how.rank, str):
-        return min(how.rank, full.rank)
-    values = to_numpy(full.values)
-    above = int(np.count_nonzero(values >= how.threshold * values[0]))
-    return min(max(above, how.smallest_rank), full.rank)
-
-
-def _answering(client: Client, arguments: Mapping[str, Any]) -> _Own | Spectrum:
-    """Return what answers for a client: float32, or the whole spectrum where that would not do."""
-    own, rank = _own(client, arguments), arguments["rank"]
-    values = to_numpy(own.values)
-    if values[rank - 1] > FLOAT32_RANGE * values[0]:
-        return own
-    return truncate(_spectrum(client, arguments["arrays"]), rank)
-
-
-def _padded(tile: np.ndarray, count: int) -> np.ndarray:
-    """Return the tile with ``count`` clients: products of one shape have the same bits."""
-    missing = count - len(tile)
-    return np.concatenate([tile, np.repeat(tile[:1], missing, axis=0)]) if missing else tile
-
-
-def _stack(rows: Any, rank: int, arrays: Any) -> Any:
-    plain = to_numpy(rows).astype(np.float64).reshape(-1, rank, rows.shape[1])
-    return on_device(np.ascontiguousarray(plain.transpose(0, 2, 1)), arrays)
-
-
 def _warn_if_capped(ranks: Mapping[int, int], how: GroupingSettings, *, dimension: int) -> None:
     """Say when a client with few samples lowers the rank of everyone."""
     client, rank = min(ranks.items(), key=lambda item: (item[1], item[0]))
@@ -316,8 +226,3 @@ def _warn_if_capped(ranks: Mapping[int, int], how: GroupingSettings, *, dimensio
             rank,
             client,
         )
-
-
-def _spectrum(client: Client, arrays: Any) -> Spectrum:
-    """Return all eigenpairs of the client's features (Eq. 2)."""
-    return spectrum(on_device(client.world.features("grouping", client.sample_ids), arrays))

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.core.similarity import ratios, relevance, response, similarity_matrix, symmetric
+from raysim.core.similarity import (
+    num_leading,
+    pair_products,
+    quadratic_energies,
+    quadratic_form,
+    ratios,
+    relevance,
+    relevance_of_energies,
+    response,
+    similarity_matrix,
+    symmetric,
+)
 from raysim.core.spectra import Spectrum, as_numpy, spectrum
 
 
@@ -226,3 +237,72 @@ def test_moment_and_factor_of_one_data_set_respond_alike():
     foreign = spectrum(random_clients(13, sizes=(30,), dimension=9)[0], 4).vectors
 
     assert np.allclose(response(by_factor, foreign), response(by_moment, foreign), rtol=1e-12)
+
+
+# ---- quadratic forms -------------------------------------------------------------------------
+
+
+def stacked_forms(xp, clients):
+    spectra = [spectrum(xp.asarray(features)) for features in clients]
+    forms = [quadratic_form(one) for one in spectra]
+    leading = xp.stack([form.leading for form in forms])
+    return spectra, forms, leading, xp.stack([form.packed for form in forms])
+
+
+@pytest.mark.parametrize("dimension", [2, 6, 30])
+def test_quadratic_forms_give_the_norms_of_the_slow_loop(xp, dimension):
+    clients = random_clients(3, (50, 60, 70), dimension)
+    _, forms, leading, packed = stacked_forms(xp, clients)
+    vectors = np.linalg.qr(np.random.default_rng(5).normal(size=(dimension, dimension)))[0]
+    columns = xp.asarray(vectors.astype(np.float32))
+
+    found = as_numpy(quadratic_energies(leading, packed, columns, pair_products(columns)))
+
+    for k, features in enumerate(clients):
+        moment = features.T @ features / len(features)
+        exact = [sum(x * x for x in moment @ vectors[:, i]) for i in range(dimension)]
+        assert found[k] == pytest.approx(exact, rel=1e-4, abs=1e-5 * max(exact))
+        assert forms[k].leading.shape == (num_leading(dimension), dimension)
+        assert forms[k].packed.shape == (dimension * (dimension + 1) // 2,)
+
+
+def test_pair_products_are_in_the_order_of_the_packed_triangle():
+    columns = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+
+    assert pair_products(columns).tolist() == [
+        [1, 4],  # v_0 v_0
+        [3, 8],  # v_0 v_1
+        [5, 12],  # v_0 v_2
+        [9, 16],  # v_1 v_1
+        [15, 24],  # v_1 v_2
+        [25, 36],  # v_2 v_2
+    ]
+
+
+def test_relevance_by_quadratic_forms_equals_relevance(xp):
+    clients = random_clients(11, (90, 80, 70, 60), 24)
+    spectra, _, leading, packed = stacked_forms(xp, clients)
+    rank = 4
+    rows = np.stack([as_numpy(one.vectors)[:, :rank].T for one in spectra])  # (K, Q, D)
+    columns = xp.asarray(np.ascontiguousarray(rows.reshape(-1, 24).T.astype(np.float32)))
+    squares = quadratic_energies(leading, packed, columns, pair_products(columns))
+    values = xp.stack([one.values[:rank] for one in spectra])
+
+    found = as_numpy(relevance_of_energies(values, squares))
+
+    others = xp.asarray(np.ascontiguousarray(rows.transpose(0, 2, 1)))
+    exact = np.stack([as_numpy(relevance(one, others)) for one in spectra])
+    assert np.abs(found - exact).max() < 2e-6
+
+
+def test_a_direction_the_data_hardly_know_is_below_the_floor_of_the_form():
+    rng = np.random.default_rng(2)
+    features = rng.normal(size=(200, 24)) * np.array([5.0] * 12 + [1.0] * 11 + [1e-4])
+    form = quadratic_form(spectrum(features))
+    faint, plain = np.eye(24, dtype=np.float32)[:, [23]], np.eye(24, dtype=np.float32)[:, [15]]
+
+    def energy(column):
+        stack = form.leading[None], form.packed[None]
+        return float(quadratic_energies(*stack, column, pair_products(column))[0, 0])
+
+    assert energy(faint) < form.floor < energy(plain)

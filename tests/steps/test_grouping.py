@@ -12,6 +12,7 @@ from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
 from raysim.steps.grouping import GroupingSettings, exchange, group_by_similarity
+from raysim.steps.relevance import relevance_task, vectors_task
 
 D = 6
 
@@ -245,3 +246,40 @@ def test_a_rank_above_the_dimension_is_refused_before_the_run(bench):
         GroupingSettings(rank=7).check(config, D)
     for fine in (6, "full", "auto"):
         GroupingSettings(rank=fine).check(config, D)
+
+
+def test_directions_too_faint_for_float32_are_answered_in_float64(bench):
+    # Each task varies where the other hardly does: the products of float32 would be noise there.
+    rng = stream(0, "test.grouping.faint")
+    spread = np.array([[5.0] * 12 + [1e-5] * 12, [1e-5] * 12 + [5.0] * 12])
+    sizes, tasks = (60, 70, 80, 90), (0, 0, 1, 1)
+    rows = [rng.normal(0.0, spread[t], (n, 24)) for n, t in zip(sizes, tasks, strict=True)]
+    made = bench([np.zeros(n, int) for n in sizes], classes=1)
+    made.world.by_use["grouping"] = np.concatenate(rows)
+
+    similarity, _ = exchange(made.round(), GroupingSettings(rank=4))
+
+    exact = similarity_matrix([spectrum(one) for one in rows], 4)
+    assert np.abs(np.log(similarity / exact)).max() < 1e-3  # cross-task values are about 1e-6
+    assert exact[0, 2] < 1e-4
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16, 17])
+def test_an_answer_does_not_depend_on_who_answers_beside(bench, count):
+    sizes = [40 + k for k in range(17)]
+    made = clients(bench, sizes, [k % 2 for k in range(17)])
+    how = GroupingSettings(rank=3)
+    context = made.round()
+    everyone, _ = exchange(context, how)
+    rows = np.stack([context.federation.map(vectors_task, **asked(how))[k].T for k in range(17)])
+    others = {"others": {"rows": rows}, **asked(how)}
+
+    few = context.federation.map(relevance_task, on=range(count), **others)
+    all_of_them = context.federation.map(relevance_task, **others)
+
+    assert all(np.array_equal(few[k], all_of_them[k]) for k in range(count))
+    assert everyone.shape == (17, 17)
+
+
+def asked(how):
+    return {"how": how, "arrays": "numpy", "rank": 3}

@@ -32,7 +32,7 @@ class ExchangeSide:
 
     def spectra(self) -> dict[str, Any]:
         """Have every client compute its spectrum, which the timed exchange then finds."""
-        from raysim.steps.grouping import spectrum_task
+        from raysim.steps.relevance import spectrum_task
 
         started = time.perf_counter()
         self._federation.map(spectrum_task, how=self._how, arrays=self._config.arrays)

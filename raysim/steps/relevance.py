@@ -1,0 +1,192 @@
+"""What clients do in the exchange of spectra (FB-NLL Eq. 2-5).
+
+They offer eigenvectors and answer to those of others. No label is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from raysim.core.similarity import (
+    QuadraticForm,
+    pair_products,
+    quadratic_energies,
+    quadratic_form,
+    relevance,
+    relevance_block,
+    relevance_of_energies,
+    response_operator,
+)
+from raysim.core.spectra import Spectrum, spectrum, truncate
+from raysim.protocols import Client, Stacked, Tree, runs_together
+from raysim.steps.arrays import on_device, to_numpy
+
+WIRE = np.float32
+"""Type of what clients send: four bytes a number, as the papers count."""
+TILE_ROWS = 2048
+"""Eigenvectors per product without quadratic forms."""
+TILE_PRODUCTS = 8_000_000
+"""Products v_a v_b per tile of eigenvectors (32 MB), which all clients of an actor share."""
+LARGEST_FORM = 512
+"""Feature dimension up to which clients keep quadratic forms (0.5 MB each there)."""
+ROWS_TOGETHER = 16
+"""Clients of a stack come in blocks of this size, the last one filled up."""
+FLOAT32_RANGE = 1e-3
+"""Where an eigenvalue is below this share of the largest, its relevance is computed in float64."""
+
+
+def spectrum_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, int]:
+    """Reply with the number of eigenvectors this client can offer."""
+    return memory, int(_own(client, arguments).vectors.shape[1])
+
+
+def vectors_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
+    """Reply with the top-q eigenvectors; eigenvalues stay here (Eq. 2)."""
+    return memory, _own(client, arguments).vectors[:, : arguments["rank"]]
+
+
+def relevance_together(
+    clients: Sequence[Client], memories: Sequence[Tree], arguments: Sequence[Mapping[str, Any]]
+) -> Iterator[Stacked]:
+    """Answer for all clients of an actor; the others come in tiles that stay in the cache."""
+    shared = arguments[0]
+    rows, arrays, rank = shared["others"]["rows"], shared["arrays"], shared["rank"]
+    found = np.empty((len(clients), len(rows)), dtype=WIRE)
+    answering = {i: _answering(client, shared) for i, client in enumerate(clients)}
+    for client in clients:
+        client.scratch.pop("own", None)  # its last use: many numbers per client
+    stack = _Stack.take(answering, rank)
+    per_tile = min(_clients_per_tile(rows.shape[2], rank), len(rows))
+    for start in range(0, len(rows), per_tile):
+        tile = _padded(rows[start : start + per_tile], per_tile)
+        known = min(per_tile, len(rows) - start)
+        sent = on_device(tile.reshape(per_tile * rank, -1), arrays)
+        blocks = {} if stack is None else stack.blocks(sent)
+        for i, client in enumerate(clients):
+            own = answering.get(i)
+            if isinstance(own, _Own):
+                blocks[i] = relevance_block(own.operator, own.values[:rank], sent)
+            elif i not in blocks:  # float32 would not do
+                exact = own or truncate(_spectrum(client, arrays), rank)
+                blocks[i] = relevance(exact, _stack(sent, rank, arrays))
+            found[i, start : start + known] = to_numpy(blocks[i])[:known]
+    yield Stacked(tuple(client.id for client in clients), tuple(found))
+
+
+@runs_together(relevance_together)
+def relevance_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
+    """Reply with this client's row r(k, .) against everyone's eigenvectors (Eq. 3-5)."""
+    (part,) = relevance_together([client], [memory], [arguments])
+    return memory, part.replies[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Own:
+    """What a client keeps of its spectrum: a tenth of the whole, which can be made again."""
+
+    values: Any
+    """All eigenvalues (R,)."""
+    vectors: np.ndarray
+    """The eigenvectors it offers (D, Q), as they are sent."""
+    operator: Any = None
+    """``response_operator`` (R, D), float32; None where ``form`` stands for it."""
+    form: QuadraticForm | None = None
+
+
+def _own(client: Client, arguments: Mapping[str, Any]) -> _Own:
+    """Return what the client keeps, computed once per process."""
+    if "own" not in client.scratch:
+        full = _spectrum(client, arguments["arrays"])
+        offered = arguments["how"].num_offered(full)
+        vectors = to_numpy(full.vectors[:, :offered]).astype(WIRE)
+        # Half of D^2 products per vector, or R D: a client with few samples has few directions.
+        if 2 * full.rank > full.dimension and full.dimension <= LARGEST_FORM:
+            own = _Own(full.values, vectors, form=quadratic_form(full))
+        else:
+            own = _Own(full.values, vectors, operator=response_operator(full))
+        client.scratch["own"] = own
+    kept: _Own = client.scratch["own"]
+    return kept
+
+
+@dataclass(frozen=True, eq=False)
+class _Stack:
+    """Quadratic forms of many clients: one product answers for all of them."""
+
+    places: tuple[int, ...]
+    values: Any
+    """First Q eigenvalues (B, Q)."""
+    leading: Any
+    packed: Any
+    floors: np.ndarray
+
+    @classmethod
+    def take(cls, answering: dict[int, _Own | Spectrum], rank: int) -> _Stack | None:
+        """Return the stack of all forms, moved out of ``answering``; None where there is none."""
+        forms = {
+            i: (own.values[:rank], own.form)
+            for i, own in answering.items()
+            if isinstance(own, _Own) and own.form is not None
+        }
+        if not forms:
+            return None
+        for i in forms:
+            del answering[i]
+        # Products with few rows take other paths in BLAS: whole blocks give every row the same.
+        empty = -len(forms) % ROWS_TOGETHER
+        filled = [*forms.values(), *[next(iter(forms.values()))] * empty]
+        xp = array_namespace(filled[0][1].packed)
+        return cls(
+            tuple(forms),
+            xp.stack([values for values, _ in filled]),
+            xp.stack([form.leading for _, form in filled]),
+            xp.stack([form.packed for _, form in filled]),
+            np.array([form.floor for _, form in filled]),
+        )
+
+    def blocks(self, sent: Any) -> dict[int, Any]:
+        """Return r(k, .) by place for vectors (N, D), without those too faint for float32."""
+        xp = array_namespace(sent)
+        columns = xp.asarray(sent.T, copy=True)
+        products = pair_products(columns)
+        squares = quadratic_energies(self.leading, self.packed, columns, products)
+        found = relevance_of_energies(self.values, squares)
+        faint = to_numpy(xp.min(squares, axis=1)) < self.floors
+        return {i: found[b, :] for b, i in enumerate(self.places) if not faint[b]}
+
+
+def _clients_per_tile(dimension: int, rank: int) -> int:
+    """Return how many clients' vectors are multiplied at once."""
+    if dimension > LARGEST_FORM:
+        return max(TILE_ROWS // rank, 1)
+    return max(TILE_PRODUCTS // (dimension * (dimension + 1) // 2) // rank, 1)
+
+
+def _answering(client: Client, arguments: Mapping[str, Any]) -> _Own | Spectrum:
+    """Return what answers for a client: float32, or the whole spectrum where that would not do."""
+    own, rank = _own(client, arguments), arguments["rank"]
+    values = to_numpy(own.values)
+    if values[rank - 1] > FLOAT32_RANGE * values[0]:
+        return own
+    return truncate(_spectrum(client, arguments["arrays"]), rank)
+
+
+def _padded(tile: np.ndarray, count: int) -> np.ndarray:
+    """Return the tile with ``count`` clients: products of one shape have the same bits."""
+    missing = count - len(tile)
+    return np.concatenate([tile, np.repeat(tile[:1], missing, axis=0)]) if missing else tile
+
+
+def _stack(rows: Any, rank: int, arrays: Any) -> Any:
+    plain = to_numpy(rows).astype(np.float64).reshape(-1, rank, rows.shape[1])
+    return on_device(np.ascontiguousarray(plain.transpose(0, 2, 1)), arrays)
+
+
+def _spectrum(client: Client, arrays: Any) -> Spectrum:
+    """Return all eigenpairs of the client's features (Eq. 2)."""
+    return spectrum(on_device(client.world.features("grouping", client.sample_ids), arrays))
