@@ -202,3 +202,25 @@ def test_bashrc_turns_token_mode_on_once_also_when_set_up_again(raw, tmp_path):
         env=home, check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert seen.stdout.split() == ["yes", "token"]
+
+
+@pytest.mark.skipif(shutil.which("rsync") is None, reason="needs rsync")
+def test_rsync_copies_code_token_and_key_but_no_history_environment_or_results(raw, tmp_path):
+    from ray.autoscaler._private.command_runner import SSHCommandRunner
+
+    wanted = ["raysim/data/world.py", "tools/constraints.txt", "pyproject.toml"]
+    left_out = [".git/HEAD", ".venv/bin/python", "runs/a/result.json", "raysim/__pycache__/a.pyc"]
+    for name in (*wanted, *left_out, ".mypy_cache/a", ".env"):
+        (tmp_path / "code" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "code" / name).write_text("x")
+    shutil.copy(ROOT / ".gitignore", tmp_path / "code")
+    for name in ("auth_token", "key.pem"):  # the launcher copies these one by one
+        (tmp_path / name).write_text("x")
+    rules = SSHCommandRunner._create_rsync_filter_args(None, raw)
+
+    for source in ("code/", "auth_token", "key.pem"):
+        subprocess.run(["rsync", "-a", *rules, source, "to/"], cwd=tmp_path, check=True)
+
+    copied = {path for path in (tmp_path / "to").rglob("*") if path.is_file()}
+    names = {str(path.relative_to(tmp_path / "to")) for path in copied}
+    assert names == {*wanted, "auth_token", "key.pem", ".gitignore"}
