@@ -29,11 +29,27 @@ class Finding:
 
 
 @click.command("doctor")
+@click.option("--cluster", is_flag=True, help="Check every node of a Ray cluster instead.")
+@click.option(
+    "--address",
+    metavar="auto|HOST:PORT|URL",
+    help="With --cluster: the cluster to join (default auto), or its dashboard's URL.",
+)
+@click.option("--storage", metavar="PATH|URL", help="With --cluster: must be shared by every node.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
-def command(as_json: bool) -> None:
+def command(cluster: bool, address: str | None, storage: str | None, as_json: bool) -> None:
     """Check packages, Ray, devices, disk and data, and say what to do."""
-    checks = (_packages, _processor, _gpus, _disk, _cache, _data, _ray, _fingerprint)
-    findings = [finding for check in checks for finding in _guarded(check)]
+    from raysim.errors import ConfigError
+
+    if not cluster and (address is not None or storage is not None):
+        raise ConfigError("--address and --storage are about a cluster; add --cluster")
+    if cluster:
+        from raysim.cli.doctor_cluster import cluster_findings
+
+        findings = cluster_findings(address, storage)
+    else:
+        checks = (_packages, _processor, _gpus, _disk, _cache, _data, _ray, _fingerprint)
+        findings = [finding for check in checks for finding in _guarded(check)]
     fit = all(f.ok is not False for f in findings)
     if as_json:
         rows = [{"what": f.what, "ok": f.ok, "says": f.says} for f in findings]
@@ -42,7 +58,8 @@ def command(as_json: bool) -> None:
         marks = {True: "ok  ", False: "FAIL", None: "info"}
         for f in findings:
             click.echo(f"{marks[f.ok]}  {f.what:<12} {f.says}")
-        click.echo("this machine is fit" if fit else "not fit: see the lines marked FAIL")
+        what = "cluster" if cluster else "machine"
+        click.echo(f"this {what} is fit" if fit else "not fit: see the lines marked FAIL")
     if not fit:
         raise click.exceptions.Exit(3)
 
@@ -148,16 +165,7 @@ def _ray() -> list[Finding]:
 
 
 def _fingerprint() -> list[Finding]:
-    """Equal on two machines means: expect equal bits there."""
-    import hashlib
+    from raysim.runtime.numerics import numeric_fingerprint
 
-    import numpy as np
-
-    from raysim.core.spectra import spectrum
-    from raysim.runtime.cohort import single_threaded
-    from raysim.seeding import stream
-
-    with single_threaded():
-        values = spectrum(stream(0, "fingerprint").normal(size=(200, 64))).values
-    digest = hashlib.sha256(np.asarray(values).tobytes()).hexdigest()[:12]
-    return [Finding("numerics", None, f"fingerprint {digest} (equal on every node of a cluster)")]
+    says = f"fingerprint {numeric_fingerprint()} (equal on every node of a cluster)"
+    return [Finding("numerics", None, says)]

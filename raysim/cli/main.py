@@ -14,6 +14,9 @@ from raysim.errors import RaysimError
 VERBS = {
     "run": "run",
     "show": "show",
+    "submit": "submit",
+    "status": "status",
+    "fetch": "fetch",
     "ls": "listing",
     "doctor": "doctor",
     "data": "data",

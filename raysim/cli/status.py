@@ -1,0 +1,122 @@
+"""``raysim status``: the jobs of a cluster, or one of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raysim.cli.submit import ADDRESS_HELP, follow_job
+
+if TYPE_CHECKING:
+    from raysim.runtime.ray.jobs import Job, Jobs
+
+MOST = 20
+LINES = 15
+PROGRESS = re.compile(r"\S+ \d+/\d+  ")
+"""How the line of a round begins."""
+
+
+@click.command("status")
+@click.argument("job", required=False)
+@click.option("--address", metavar="URL", help=ADDRESS_HELP)
+@click.option("--follow", is_flag=True, help="Show JOB's log; leave with its exit code.")
+@click.option("--stop", is_flag=True, help="End JOB after its round; --resume can go on with it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last line.")
+def command(job: str | None, address: str | None, follow: bool, stop: bool, as_json: bool) -> None:
+    """Show the runs submitted to a Ray cluster, or JOB with the end of its log."""
+    from raysim.errors import ConfigError
+
+    if job is None and (follow or stop):
+        raise ConfigError("--follow and --stop need a job; `raysim status` lists them")
+
+    from raysim.runtime.ray.jobs import Jobs
+
+    jobs = Jobs(address)
+    if job is None:
+        _show_all(jobs, as_json=as_json)
+        return
+    jobs.get(job)
+    if stop:
+        _stop(jobs, job, says=not as_json)
+    code = follow_job(jobs, job, sys.stderr if as_json else sys.stdout) if follow else 0
+    if as_json or not (follow or stop):
+        _show_one(jobs, jobs.get(job), as_json=as_json)
+    raise click.exceptions.Exit(code)
+
+
+def _stop(jobs: Jobs, job: str, *, says: bool) -> None:
+    running = jobs.stop(job)
+    if says and running:
+        click.echo(f"{job} was asked to stop; it ends after its round, with a checkpoint")
+    elif says:
+        click.echo(f"{job} had ended already")
+
+
+def _show_all(jobs: Jobs, *, as_json: bool) -> None:
+    from raysim.runtime.ray.jobs import RUN
+
+    found = [job for job in jobs.all() if job.kind == RUN]
+    rows = [_facts(job, jobs.log(job.id)) for job in found[:MOST]]
+    if as_json:
+        click.echo(json.dumps({"address": jobs.address, "jobs": rows, "count": len(found)}))
+        return
+    if not rows:
+        click.echo(f"no runs on the cluster at {jobs.address}; `raysim submit` starts one")
+        return
+    _table(rows)
+    if len(found) > MOST:
+        click.echo(f"and {len(found) - MOST} older ones")
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("job", "status", "exit", "started", "run directory", "last line"):
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        code = "-" if row["exit_code"] is None else str(row["exit_code"])
+        texts = (row["job"], row["status"], code, row["started"] or "-", row["run_dir"])
+        table.add_row(*texts, row["progress"][:60])
+    # A pipe has no width; 80 columns would cut the table.
+    Console(width=None if sys.stdout.isatty() else 240, markup=False).print(table)
+
+
+def _show_one(jobs: Jobs, job: Job, *, as_json: bool) -> None:
+    log = jobs.log(job.id)
+    facts = _facts(job, log)
+    lines = log.splitlines()[-LINES:]
+    if as_json:
+        click.echo(json.dumps({**facts, "log": lines}))
+        return
+    for name, value in facts.items():
+        if value not in (None, ""):
+            click.echo(f"{name:<10} {value}")
+    click.echo("\n".join(["", *lines]))
+
+
+def _facts(job: Job, log: str) -> dict[str, Any]:
+    when = datetime.fromtimestamp(job.started) if job.started else None
+    return {
+        "job": job.id,
+        "status": job.status,
+        "exit_code": job.exit_code,
+        "started": when.isoformat(sep=" ", timespec="seconds") if when else None,
+        "run_dir": job.run_dir,
+        "raysim": job.version,
+        "progress": last_progress(log),
+        "message": job.message.strip().splitlines()[0] if job.message.strip() else "",
+    }
+
+
+def last_progress(log: str) -> str:
+    """Return the last line of a round, or the last line at all."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    rounds = [line for line in lines if PROGRESS.match(line)]
+    return (rounds or lines or [""])[-1].strip()

@@ -1,0 +1,163 @@
+"""``raysim submit``: a run as a job of a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+if TYPE_CHECKING:
+    from raysim.config import RunConfig
+    from raysim.runtime.ray.jobs import Jobs
+
+ADDRESS_HELP = (
+    "URL of the cluster's dashboard; default: $RAY_API_SERVER_ADDRESS, $RAY_ADDRESS, "
+    "http://127.0.0.1:8265."
+)
+
+
+@click.command("submit")
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--address", metavar="URL", help=ADDRESS_HELP)
+@click.option(
+    "--storage",
+    metavar="PATH|URL",
+    help="Folder that every node reaches; the config's output goes below it.",
+)
+@click.option("--follow", is_flag=True, help="Show the job's log; leave with its exit code.")
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint, to the same bits.")
+@click.option("--force", is_flag=True, help="Replace what is in the run directory.")
+@click.option("--name", metavar="NAME", help="First part of the job's id; default: config's name.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last line.")
+def command(
+    config: str,
+    overrides: tuple[str, ...],
+    address: str | None,
+    storage: str | None,
+    follow: bool,
+    resume: bool,
+    force: bool,
+    name: str | None,
+    as_json: bool,
+) -> None:
+    """Run CONFIG (a YAML file or a bundled name) on a Ray cluster.
+
+    This raysim and the config are sent along; datasets are not, the nodes fetch them or have them.
+    The job goes on when this command is interrupted (exit code 130) or the machine goes away.
+
+    \b
+    raysim submit quickstart --storage /mnt/shared --follow
+    raysim submit mine.yaml seed=1 --address http://127.0.0.1:8265 --storage s3://bucket/runs
+    """  # noqa: D301 -- click reads the real \b character
+    from raysim.config import config_yaml, load_config
+    from raysim.errors import ConfigError
+
+    if resume and force:
+        raise ConfigError("--resume and --force contradict each other; give one of them")
+    settings = for_cluster(load_config(config, overrides), storage)
+    run_dir = run_directory(settings)
+
+    from raysim.runtime.ray.jobs import RUN, Jobs, new_job_id
+
+    jobs = Jobs(address)
+    job_id = new_job_id(name or settings.name)
+    flags = [flag for flag, on in (("--resume", resume), ("--force", force)) if on]
+    line = " ".join(["python -m raysim run config.yaml", *flags])
+    files = {"config.yaml": config_yaml(settings)}
+    jobs.submit(line, files, job_id=job_id, kind=RUN, run_dir=run_dir)
+    facts: dict[str, Any] = {"job": job_id, "run_dir": run_dir, "address": jobs.address}
+    stream = sys.stderr if as_json else sys.stdout
+    print(f"job            {job_id}\nrun directory  {run_dir}", file=stream, flush=True)
+    code = 0
+    if follow:
+        code = follow_job(jobs, job_id, stream)
+        facts["exit_code"] = code
+    elif not as_json:
+        click.echo(f"look           raysim status {job_id} --follow --address {jobs.address}")
+        click.echo(f"bring home     raysim fetch {job_id} --address {jobs.address}")
+    if as_json:
+        click.echo(json.dumps(facts))
+    raise click.exceptions.Exit(code)
+
+
+def for_cluster(config: RunConfig, storage: str | None) -> RunConfig:
+    """Return the config as the job runs it: on the cluster it is in, below ``storage``."""
+    from dataclasses import replace
+
+    runtime = replace(config.runtime, kind="ray", address="auto")
+    return replace(config, runtime=runtime, output=_output(config.output, storage))
+
+
+def _output(output: str, storage: str | None) -> str:
+    from raysim.errors import ConfigError
+
+    if storage is None:
+        if not _is_absolute(output):
+            raise ConfigError(
+                f"output {output!r} is relative, and a job has no folder of yours; give --storage "
+                "with a path or URL that every node reaches, or make output absolute"
+            )
+        return output
+    if not _is_absolute(storage):
+        raise ConfigError(
+            f"--storage must be an absolute path or a URL like s3://bucket/runs, got {storage!r}"
+        )
+    if _is_absolute(output) or output.startswith("~") or ".." in output.split("/"):
+        raise ConfigError(
+            f"output {output!r} does not lie below --storage {storage!r}; give a relative output, "
+            "or leave --storage out"
+        )
+    return f"{storage.rstrip('/')}/{output}"
+
+
+def _is_absolute(path: str) -> bool:
+    """Whether a path means the same on every node; a URL must not carry a password."""
+    from urllib.parse import urlsplit
+
+    from raysim.errors import ConfigError
+
+    if "://" not in path:
+        return path.startswith("/")
+    if "@" in urlsplit(path).netloc:
+        raise ConfigError(
+            "a storage URL with a user or password in it would be saved and logged; set the "
+            "storage's credentials on the nodes instead"
+        )
+    return True
+
+
+def run_directory(config: RunConfig) -> str:
+    """Return the run directory as text: a URL has no place in a ``Path``."""
+    from raysim.config import choice_name
+
+    return config.output.format(
+        name=config.name,
+        method=choice_name(config.method),
+        dataset=choice_name(config.data.dataset),
+        seed=config.seed,
+    )
+
+
+def follow_job(jobs: Jobs, job_id: str, stream: TextIO) -> int:
+    """Show a job's log until it ends and return its exit code; Ctrl-C only looks away."""
+    try:
+        for text in jobs.follow(job_id):
+            stream.write(text)
+            stream.flush()
+        job = jobs.wait(job_id)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nraysim: the job goes on; `raysim status {job_id} --follow` looks again, "
+            f"`raysim status {job_id} --stop` ends it after its round",
+            err=True,
+        )
+        return 130
+    code = job.exit_code if job.exit_code is not None else 1
+    if code:
+        first = job.message.strip().splitlines()[:1]
+        says = first[0] if first else "no message"
+        click.echo(f"raysim: job {job_id} {job.status}, exit code {code}: {says}", err=True)
+    return code
