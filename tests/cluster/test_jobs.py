@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -227,38 +226,6 @@ def test_the_events_tell_the_story_of_the_run(stopped):
         (stopped["run_dir"] / "rounds.jsonl").read_text().splitlines()
     )
     assert {line["run"]["name"] for line in events} == {"long"}
-
-
-CTRL_C = """
-import json, signal, subprocess, sys
-job = subprocess.Popen([sys.executable, "-m", "raysim", "submit", *sys.argv[1:]],
-                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-seen = []
-for line in job.stdout:
-    seen.append(line)
-    if line.startswith("train "):
-        job.send_signal(signal.SIGINT)
-        break
-job.stdout.read()
-err = job.stderr.read()
-print(json.dumps({"code": job.wait(), "seen": seen, "err": err}))
-"""
-
-
-def test_ctrl_c_looks_away_and_the_job_goes_on(head):
-    line = ("quickstart", "name=away", "train.rounds=15", "train.epochs=20", "runtime.actors=2")
-    where = ("--follow", "--storage", head.storage, "--address", head.address)
-
-    done = head.run(sys.executable, "-c", textwrap.dedent(CTRL_C), *line, *where)
-
-    told = json.loads(done.stdout)
-    job = told["seen"][0].split()[1]
-    assert told["code"] == 130, told
-    assert f"raysim status {job} --follow" in told["err"]
-    assert "Traceback" not in told["err"]
-    again = head.raysim("status", job, "--follow", "--address", head.address)
-    assert again.returncode == 0, again.stderr
-    assert "train 15/15" in again.stdout
 
 
 def test_the_token_is_nowhere_in_runs_jobs_and_logs(finished, stopped, head):
