@@ -14,8 +14,19 @@ if TYPE_CHECKING:
 @click.command("show")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per run.")
-def command(runs: tuple[str, ...], as_json: bool) -> None:
-    """Show the results of run directories (paths or URLs); a folder of runs shows all below it."""
+@click.option("--plan", is_flag=True, help="Show who would run where: CONFIG [KEY=VALUE]...")
+def command(runs: tuple[str, ...], as_json: bool, plan: bool) -> None:
+    """Show the results of run directories (paths or URLs); a folder of runs shows all below it.
+
+    \b
+    raysim show runs
+    raysim show --plan quickstart runtime.address=auto runtime.per_actor.gpus=0.25
+    """  # noqa: D301 -- click reads the real \b character
+    if plan:
+        from raysim.cli.plan import print_plan
+
+        print_plan(runs[0], runs[1:], as_json=as_json)
+        return
     from raysim.cli.tables import print_result, print_results
     from raysim.errors import DataError
 

@@ -56,7 +56,9 @@ def in_cluster(_own_cache: None) -> Iterator[Callable[..., dict[str, Any]]]:
     """Return a function that runs a script on a new cluster and returns what it told."""
     homes: list[str] = []
 
-    def run(nodes: Sequence[dict[str, Any]], script: str, **environment: str) -> dict[str, Any]:
+    def run(
+        nodes: Sequence[dict[str, Any]], script: str, timeout: float = 240, **environment: str
+    ) -> dict[str, Any]:
         homes.append(tempfile.mkdtemp(prefix="rs"))  # short: sockets live below it
         shared = {"RAY_TMPDIR": homes[-1], "OMP_NUM_THREADS": "1", "RAY_ADDRESS": ""}
         done = subprocess.run(
@@ -64,7 +66,7 @@ def in_cluster(_own_cache: None) -> Iterator[Callable[..., dict[str, Any]]]:
             env={**os.environ, **shared, **environment},
             capture_output=True,
             text=True,
-            timeout=240,  # the raylets die with their parent
+            timeout=timeout,  # the raylets die with their parent
         )
         told = [line for line in done.stdout.splitlines() if line.startswith("FACTS ")]
         assert told, done.stdout[-2000:] + done.stderr[-4000:]

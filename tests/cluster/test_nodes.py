@@ -124,35 +124,25 @@ def test_a_lost_node_without_room_elsewhere_ends_the_run_and_resumes_later(in_cl
     assert facts["resumed"].get("digest") == facts["local"], facts
 
 
-def test_models_lost_with_their_node_end_the_run_and_resume_to_the_same_bits(in_cluster):
+def test_models_lost_with_their_node_come_back_from_the_last_commit(in_cluster):
     # Actor and server share the only node with CPUs; another one comes just before it dies.
     script = f"""
-    from raysim.runtime.ray.parameter_server import ParameterServer
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    from raysim.runtime import placement
 
-    anywhere = RayFederation._new_server
-
-    def beside(self):
-        RayFederation._new_server = anywhere
-        there = NodeAffinitySchedulingStrategy(workers[0].node_id, soft=False)
-        options = {{"num_cpus": 0.001, "max_restarts": 0, "scheduling_strategy": there}}
-        return ray.remote(ParameterServer).options(**options).remote()
-
-    RayFederation._new_server = beside
+    placement._server_nodes = lambda nodes, homes, count: tuple(homes[:1] * count)
     setup = config("lost", {BIG_MODEL}, actors=1)
     more = lambda: cluster.add_node(num_cpus=2)
-    ended = attempt(setup, lose("lost", lambda: workers[0], before=more))
+    told = attempt(setup, lose("lost", lambda: workers[0], before=more))
     homes = {{row["node_id"] for row in rows("lost")}}
-    resumed = attempt(setup, resume=True)
-    tell(local=local({BIG_MODEL}), ended=ended, resumed=resumed, homes=len(homes))
+    log = open(f"{{HOME}}/lost/run.log").read()
+    tell(local=local({BIG_MODEL}), told=told, homes=len(homes), log=log)
     """
     facts = in_cluster([{"num_cpus": 0}, {"num_cpus": 2}], LOSE + _plain(script))
 
     assert facts["homes"] == 1
-    assert "error" in facts["ended"], facts
-    assert "model" in facts["ended"]["error"]  # it is not an actor that dies again and again
-    assert "--resume" in facts["ended"]["error"]
-    assert facts["resumed"].get("digest") == facts["local"], facts
+    assert facts["told"].get("digest") == facts["local"], facts
+    assert "models were lost with their node" in facts["log"]
+    assert "going on from the last commit" in facts["log"]
 
 
 def test_actors_kept_by_an_earlier_connection_are_not_used_again(in_cluster):

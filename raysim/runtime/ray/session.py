@@ -67,11 +67,13 @@ def nodes() -> list[Node]:
 
 
 def on_node(node: Node) -> NodeAffinitySchedulingStrategy:
-    """Return the strategy that starts an actor on a planned node, elsewhere only if it is gone.
+    """Return the strategy that starts an actor on a planned node and nowhere else.
 
-    Ray's own SPREAD looks at resources that may be seconds old and can fill one node of two.
+    Ray's own SPREAD looks at resources that may be seconds old and can fill one node of two, and
+    its soft affinity does not hold for actors without CPUs. An actor whose node dies before it
+    starts counts as lost and is started elsewhere.
     """
-    return NodeAffinitySchedulingStrategy(node.id, soft=True)
+    return NodeAffinitySchedulingStrategy(node.id, soft=False)
 
 
 def probe() -> str:

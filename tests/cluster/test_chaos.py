@@ -1,0 +1,107 @@
+"""Fifty kills at seeded random moments over one run of sixty rounds: the same bits."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+
+CHAOS = """
+import random, signal, threading, time
+import raysim.experiment as experiment
+
+ROUNDS, KILLS, SEED = 60, 50, 7
+LONG = [f"train.rounds={ROUNDS}", "train.epochs=40"]
+federations, kills = [], []
+make = experiment.make_federation
+experiment.make_federation = lambda *a, **k: federations.append(make(*a, **k)) or federations[-1]
+
+
+class Killer(threading.Thread):
+    '''Kills one thing in each of fifty rounds, a random part of a round's time after it began.'''
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        rng = random.Random(SEED)
+        victims = ["client"] * 36 + ["server"] * 8 + ["node"] * 6
+        rng.shuffle(victims)
+        rounds = sorted(rng.sample(range(4, ROUNDS), KILLS))
+        self.plan = {r: (v, rng.random(), rng.random()) for r, v in zip(rounds, victims)}
+        self.began, self.round, self.usual = threading.Condition(), 0, 0.3
+
+    def listen(self, event):
+        if event.kind == "round" and event.stage == "train":
+            with self.began:
+                self.round = event.round + 1
+                self.began.notify()
+
+    def run(self):
+        for wanted, (victim, moment, which) in sorted(self.plan.items()):
+            with self.began:
+                while self.round < wanted:
+                    self.began.wait()
+            time.sleep(moment * self.usual)
+            getattr(self, victim)(which)
+
+    def client(self, which):
+        hosts = federations[0]._hosts
+        cohort = int(which * len(hosts.rows))
+        call = hosts.in_flight.get(cohort)
+        kills.append({"victim": "client", "actor": f"client actor {cohort}", "call": call})
+        self.kill(hosts.rows[cohort]["pid"])
+
+    def server(self, which):
+        rows = federations[0]._servers.rows
+        kills.append({"victim": "server", "call": None})
+        self.kill(rows[int(which * len(rows))]["pid"])
+
+    def node(self, which):
+        hosts = federations[0]._hosts
+        victim = workers.pop(int(which * len(workers)))
+        struck = [c for c, row in enumerate(hosts.rows) if row["node_id"] == victim.node_id]
+        call = next((hosts.in_flight[c] for c in struck if c in hosts.in_flight), None)
+        actor = next((f"client actor {c}" for c in struck if c in hosts.in_flight), "")
+        kills.append({"victim": "node", "actor": actor, "call": call})
+        cluster.remove_node(victim, allow_graceful=False)
+        workers.append(cluster.add_node(num_cpus=2))
+
+    def kill(self, pid):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            kills[-1]["missed"] = True  # it was dead already and not yet missed
+
+
+killer = Killer()
+killer.start()
+setup = config("chaos", *LONG, actors=5, servers=2, max_restarts=20)
+summary = Experiment(setup).run(listeners=[killer.listen]).summary
+killer.join(60)
+log = [json.loads(line) for line in open(f"{HOME}/chaos/events.jsonl")]
+lost = [entry for entry in log if entry.get("event") == "lost"]
+back = [entry for entry in log if entry.get("event") == "back"]
+tell(
+    local=local(*LONG), digest=summary["digest"], restarts=summary["restarts"], kills=kills,
+    lost=lost, back=len(back), rounds=len(open(f"{HOME}/chaos/rounds.jsonl").readlines()),
+)
+"""
+
+
+def test_fifty_kills_in_sixty_rounds_change_nothing(in_cluster):
+    nodes = [{"num_cpus": 1}, {"num_cpus": 2}, {"num_cpus": 2}, {"num_cpus": 2}]
+    facts = in_cluster(nodes, CHAOS, timeout=1200)
+
+    kills = [kill for kill in facts["kills"] if "missed" not in kill]
+    lost = {(entry["actor"], entry["call"]) for entry in facts["lost"]}
+    in_flight = [k for k in kills if k["call"] is not None and (k["actor"], k["call"]) in lost]
+    victims = [kill["victim"] for kill in kills]
+    print(
+        f"{len(kills)} kills ({victims.count('server')} servers, {victims.count('node')} nodes), "
+        f"{len(in_flight)} in flight, {facts['restarts']} restarts, {facts['back']} returns"
+    )
+    assert facts["digest"] == facts["local"]
+    assert len(facts["kills"]) == 50
+    assert len(in_flight) >= 30
+    assert victims.count("server") >= 5
+    assert victims.count("node") >= 5
+    assert facts["restarts"] >= len(in_flight)

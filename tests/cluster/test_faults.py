@@ -1,0 +1,166 @@
+"""What clusters do to a run, for real: out of memory, a dead coordinator, a dead head."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+
+def plain(script):
+    return textwrap.dedent(script)
+
+
+OUT_OF_MEMORY = """
+import pathlib
+import raysim.steps.merging as merging
+from ray import cloudpickle
+from raysim.steps.local import train_task
+
+MARKER = f"{HOME}/ate"
+
+
+def hungry_task(client, memory, arguments):
+    import time
+    import numpy as np
+
+    if arguments["round"] == 2 and client.id == 3 and not pathlib.Path(MARKER).exists():
+        pathlib.Path(MARKER).touch()
+        eaten = [np.ones(50_000_000) for _ in range(8)]  # 3.2 GB
+        time.sleep(60)
+    return train_task(client, memory, arguments)
+
+
+cloudpickle.register_pickle_by_value(sys.modules["__main__"])
+merging.train_task = hungry_task
+result = Experiment(config("hungry", actors=2)).run().summary
+merging.train_task = train_task
+log = open(f"{HOME}/hungry/run.log").read()
+tell(local=local(), digest=result["digest"], restarts=result["restarts"], log=log)
+"""
+
+
+def test_an_actor_killed_for_its_memory_is_rebuilt(in_cluster):
+    import psutil
+
+    memory = psutil.virtual_memory()
+    threshold = (memory.total - memory.available + 2.2e9) / memory.total
+    if threshold > 0.98:
+        pytest.skip(f"{memory.available / 1e9:.1f} GB of memory are free, 3 are needed")
+    facts = in_cluster(
+        [{"num_cpus": 2}],
+        OUT_OF_MEMORY,
+        RAY_memory_usage_threshold=f"{threshold:.4f}",
+        RAY_memory_monitor_refresh_ms="100",
+    )
+
+    assert facts["digest"] == facts["local"]
+    assert facts["restarts"] >= 1
+    assert "memory" in facts["log"], facts["log"]
+
+
+DRIVER = """
+import signal, subprocess, time
+
+SLOW = "train.epochs=12"
+
+
+def start(folder, address, *flags):
+    line = [sys.executable, "-m", "raysim", "run", "quickstart", "train.rounds=6", SLOW,
+            f"output={HOME}/{folder}", f"runtime={{kind: ray, address: '{address}', actors: 2}}"]
+    return subprocess.Popen([*line, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def digest(folder):
+    return json.load(open(f"{HOME}/{folder}/result.json"))["digest"]
+
+
+def after_round(process, wanted):
+    for line in process.stdout:
+        if line.decode().startswith(wanted):
+            return
+    raise SystemExit(f"{wanted} never came")
+"""
+
+
+def test_a_run_whose_coordinator_was_killed_goes_on(in_cluster):
+    script = """
+    process = start("broken", cluster.address)
+    after_round(process, "train 3/6")
+    process.kill()
+    process.wait()
+    finished = os.path.exists(f"{HOME}/broken/result.json")
+    again = start("broken", cluster.address, "--resume")
+    said = again.communicate()[0].decode()
+    tell(finished=finished, code=again.returncode, said=said[-3000:], digest=digest("broken"),
+         local=local(SLOW))
+    """
+    facts = in_cluster([{"num_cpus": 0}, {"num_cpus": 2}], DRIVER + plain(script))
+
+    assert not facts["finished"]
+    assert facts["code"] == 0, facts["said"]
+    assert "resumed after" in facts["said"]
+    assert facts["digest"] == facts["local"]
+
+
+def test_a_run_whose_head_was_killed_goes_on_in_another_cluster(in_cluster):
+    script = """
+    process = start("broken", cluster.address)
+    after_round(process, "train 3/6")
+    head = cluster.head_node
+    for info in [i for infos in head.all_processes.values() for i in infos]:
+        info.process.kill()
+    try:
+        process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    code, finished = process.returncode, os.path.exists(f"{HOME}/broken/result.json")
+    other = Cluster(initialize_head=True,
+                    head_node_args={"include_dashboard": False, "num_cpus": 2})
+    again = start("broken", other.address, "--resume")
+    said = again.communicate()[0].decode()
+    tell(first=code, finished=finished, code=again.returncode, said=said[-3000:],
+         digest=digest("broken"), local=local(SLOW))
+    """
+    facts = in_cluster([{"num_cpus": 2}], DRIVER + plain(script))
+
+    assert facts["first"] != 0
+    assert not facts["finished"]
+    assert facts["code"] == 0, facts["said"]
+    assert facts["digest"] == facts["local"]
+
+
+def test_a_client_whose_task_raises_is_named_with_round_node_and_traceback(in_cluster):
+    script = """
+    import raysim.steps.merging as merging
+    from ray import cloudpickle
+    from raysim.steps.local import train_task
+
+    def faulty(client, memory, arguments):
+        if arguments["round"] == 2 and client.id == 3:
+            raise OSError("no such sensor")
+        return train_task(client, memory, arguments)
+
+    cloudpickle.register_pickle_by_value(sys.modules["__main__"])
+    merging.train_task = faulty
+    try:
+        Experiment(config("faulty", actors=2)).run()
+        said = ""
+    except RaysimError as wrong:
+        said = str(wrong)
+    merging.train_task = train_task
+    resumed = Experiment(config("faulty", actors=2)).run(resume=True).summary["digest"]
+    log = open(f"{HOME}/faulty/run.log").read()
+    nodes = [row["node"] for row in rows("faulty")]
+    tell(said=said, log=log, resumed=resumed, local=local(), nodes=nodes)
+    """
+    facts = in_cluster([{"num_cpus": 1}, {"num_cpus": 1}], plain(script))
+
+    assert "client 3 failed in train round 3/6 on node" in facts["said"]
+    assert "OSError: no such sensor" in facts["said"]
+    assert any(node in facts["said"] for node in facts["nodes"])
+    assert "in faulty" in facts["log"]  # the traceback
+    assert facts["resumed"] == facts["local"]
