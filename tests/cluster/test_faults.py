@@ -3,55 +3,79 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.cluster
 
 
+def memory_bytes(name):
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
+
+
 def plain(script):
     return textwrap.dedent(script)
 
 
-OUT_OF_MEMORY = """
-import pathlib
+TROUBLE = """
+import contextlib
 import raysim.steps.merging as merging
 from ray import cloudpickle
-from raysim.steps.local import train_task
+from raysim.steps.local import train_task, train_together
 
+cloudpickle.register_pickle_by_value(sys.modules["__main__"])
+
+
+@contextlib.contextmanager
+def in_round_three_of_client_three(trouble):
+    def hit(clients, arguments):
+        if arguments["round"] == 2 and any(client.id == 3 for client in clients):
+            trouble()
+
+    def task(client, memory, arguments):
+        hit([client], arguments)
+        return train_task(client, memory, arguments)
+
+    def together(clients, memories, arguments):
+        hit(clients, arguments[0])
+        return train_together(clients, memories, arguments)
+
+    task.together = together
+    merging.train_task = task
+    yield
+    merging.train_task = train_task
+"""
+OUT_OF_MEMORY = """
 MARKER = f"{HOME}/ate"
 
 
-def hungry_task(client, memory, arguments):
-    import time
+def eat_once():
+    import pathlib, time
     import numpy as np
 
-    if arguments["round"] == 2 and client.id == 3 and not pathlib.Path(MARKER).exists():
+    if not pathlib.Path(MARKER).exists():
         pathlib.Path(MARKER).touch()
         eaten = [np.ones(50_000_000) for _ in range(8)]  # 3.2 GB
         time.sleep(60)
-    return train_task(client, memory, arguments)
 
 
-cloudpickle.register_pickle_by_value(sys.modules["__main__"])
-merging.train_task = hungry_task
-result = Experiment(config("hungry", actors=2)).run().summary
-merging.train_task = train_task
+with in_round_three_of_client_three(eat_once):
+    result = Experiment(config("hungry", actors=2)).run().summary
 log = open(f"{HOME}/hungry/run.log").read()
 tell(local=local(), digest=result["digest"], restarts=result["restarts"], log=log)
 """
 
 
 def test_an_actor_killed_for_its_memory_is_rebuilt(in_cluster):
-    import psutil
-
-    memory = psutil.virtual_memory()
-    threshold = (memory.total - memory.available + 2.2e9) / memory.total
+    total, free = memory_bytes("MemTotal"), memory_bytes("MemAvailable")
+    threshold = (total - free + 2.2e9) / total
     if threshold > 0.98:
-        pytest.skip(f"{memory.available / 1e9:.1f} GB of memory are free, 3 are needed")
+        pytest.skip(f"{free / 1e9:.1f} GB of memory are free, 3 are needed")
     facts = in_cluster(
         [{"num_cpus": 2}],
-        OUT_OF_MEMORY,
+        TROUBLE + OUT_OF_MEMORY,
         RAY_memory_usage_threshold=f"{threshold:.4f}",
         RAY_memory_monitor_refresh_ms="100",
     )
@@ -64,11 +88,11 @@ def test_an_actor_killed_for_its_memory_is_rebuilt(in_cluster):
 DRIVER = """
 import signal, subprocess, time
 
-SLOW = "train.epochs=12"
+SLOW = ["train.rounds=20", "train.epochs=60"]
 
 
 def start(folder, address, *flags):
-    line = [sys.executable, "-m", "raysim", "run", "quickstart", "train.rounds=6", SLOW,
+    line = [sys.executable, "-m", "raysim", "run", "quickstart", *SLOW,
             f"output={HOME}/{folder}", f"runtime={{kind: ray, address: '{address}', actors: 2}}"]
     return subprocess.Popen([*line, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
@@ -88,14 +112,14 @@ def after_round(process, wanted):
 def test_a_run_whose_coordinator_was_killed_goes_on(in_cluster):
     script = """
     process = start("broken", cluster.address)
-    after_round(process, "train 3/6")
+    after_round(process, "train 3/20")
     process.kill()
     process.wait()
     finished = os.path.exists(f"{HOME}/broken/result.json")
     again = start("broken", cluster.address, "--resume")
     said = again.communicate()[0].decode()
     tell(finished=finished, code=again.returncode, said=said[-3000:], digest=digest("broken"),
-         local=local(SLOW))
+         local=local(*SLOW))
     """
     facts = in_cluster([{"num_cpus": 0}, {"num_cpus": 2}], DRIVER + plain(script))
 
@@ -108,10 +132,8 @@ def test_a_run_whose_coordinator_was_killed_goes_on(in_cluster):
 def test_a_run_whose_head_was_killed_goes_on_in_another_cluster(in_cluster):
     script = """
     process = start("broken", cluster.address)
-    after_round(process, "train 3/6")
-    head = cluster.head_node
-    for info in [i for infos in head.all_processes.values() for i in infos]:
-        info.process.kill()
+    after_round(process, "train 3/20")
+    cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
     try:
         process.communicate(timeout=120)
     except subprocess.TimeoutExpired:
@@ -123,7 +145,7 @@ def test_a_run_whose_head_was_killed_goes_on_in_another_cluster(in_cluster):
     again = start("broken", other.address, "--resume")
     said = again.communicate()[0].decode()
     tell(first=code, finished=finished, code=again.returncode, said=said[-3000:],
-         digest=digest("broken"), local=local(SLOW))
+         digest=digest("broken"), local=local(*SLOW))
     """
     facts = in_cluster([{"num_cpus": 2}], DRIVER + plain(script))
 
@@ -135,32 +157,24 @@ def test_a_run_whose_head_was_killed_goes_on_in_another_cluster(in_cluster):
 
 def test_a_client_whose_task_raises_is_named_with_round_node_and_traceback(in_cluster):
     script = """
-    import raysim.steps.merging as merging
-    from ray import cloudpickle
-    from raysim.steps.local import train_task
+    def fail():
+        raise OSError("no such sensor")
 
-    def faulty(client, memory, arguments):
-        if arguments["round"] == 2 and client.id == 3:
-            raise OSError("no such sensor")
-        return train_task(client, memory, arguments)
-
-    cloudpickle.register_pickle_by_value(sys.modules["__main__"])
-    merging.train_task = faulty
-    try:
-        Experiment(config("faulty", actors=2)).run()
-        said = ""
-    except RaysimError as wrong:
-        said = str(wrong)
-    merging.train_task = train_task
+    said = ""
+    with in_round_three_of_client_three(fail):
+        try:
+            Experiment(config("faulty", actors=2)).run()
+        except RaysimError as wrong:
+            said = str(wrong)
     resumed = Experiment(config("faulty", actors=2)).run(resume=True).summary["digest"]
     log = open(f"{HOME}/faulty/run.log").read()
     nodes = [row["node"] for row in rows("faulty")]
     tell(said=said, log=log, resumed=resumed, local=local(), nodes=nodes)
     """
-    facts = in_cluster([{"num_cpus": 1}, {"num_cpus": 1}], plain(script))
+    facts = in_cluster([{"num_cpus": 1}, {"num_cpus": 1}], TROUBLE + plain(script))
 
     assert "client 3 failed in train round 3/6 on node" in facts["said"]
     assert "OSError: no such sensor" in facts["said"]
     assert any(node in facts["said"] for node in facts["nodes"])
-    assert "in faulty" in facts["log"]  # the traceback
+    assert "in fail" in facts["log"]  # the traceback
     assert facts["resumed"] == facts["local"]
