@@ -118,13 +118,12 @@ class ClientActors:
 
     def committed(self, folder: str, shards: dict[str, list[ClientId]]) -> None:
         """Remember the commit that lost actors are rebuilt from."""
-        self._committed = (folder, shards)
-        self._remembers = {k for clients in shards.values() for k in clients}
-        self._replay = [[] for _ in self._actors]
+        self.restored(folder, shards)
         self._losses.forgive()
 
     def restored(self, folder: str, shards: dict[str, list[ClientId]]) -> None:
-        """Forget the calls since a commit: all memory was taken back to it."""
+        """Forget the calls since a commit: all memory is as it was then."""
+        self.in_flight.clear()
         self._committed = (folder, shards)
         self._remembers = {k for clients in shards.values() for k in clients}
         self._replay = [[] for _ in self._actors]
