@@ -11,7 +11,7 @@ import itertools, random, signal, subprocess, threading, time, traceback
 import raysim.experiment as experiment
 
 ROUNDS, KILLS, SEED = 60, 50, 7
-LONG = [f"train.rounds={ROUNDS}", "train.epochs=200"]
+LONG = [f"train.rounds={ROUNDS}", "train.epochs=500"]
 federations, kills = [], []
 make = experiment.make_federation
 experiment.make_federation = lambda *a, **k: federations.append(make(*a, **k)) or federations[-1]
@@ -73,7 +73,8 @@ class Killer(threading.Thread):
 
     def client(self, which):
         hosts = federations[0]._hosts
-        cohort = int(which * len(hosts.rows))
+        alive = [c for c, row in enumerate(hosts.rows) if os.path.exists(f"/proc/{row['pid']}")]
+        cohort = alive[int(which * len(alive))]
         call = hosts.in_flight.get(cohort)
         kills.append({"victim": "client", "actor": f"client actor {cohort}", "call": call})
         self.kill(hosts.rows[cohort]["pid"])
