@@ -29,10 +29,7 @@ from raysim.runtime.storage import Place, below
 FREE_TO_CHANGE = ("runtime", "checkpoint", "output")
 """Sections that do not touch a run's bits, so that --resume accepts other values."""
 SMALL_JOB = 2e11
-"""Multiply-adds of training below which ``runtime.kind.
-
-Auto`` stays in this process (about a minute).
-"""
+"""Multiply-adds of training (about a minute) up to which ``kind: auto`` needs no actors."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from raysim.core.spectra import EPSILON, Array, Spectrum
 
 SMALLEST_RATIO = 1e-12
 """Floor of s_i: one direction without any match must not send the whole product to zero."""
-CHUNK = 256
-"""Clients whose leading directions are multiplied at once: what comes out fits a cache."""
 SMALLEST_SHARE = 1e-3
 """Part of the largest square that float32 sums of many terms still know to about 1e-4."""
 
@@ -151,20 +149,10 @@ def quadratic_energies(leading: Array, packed: Array, columns: Array, products: 
     ``products`` their ``pair_products``.
     """
     xp = array_namespace(packed)
-    count = leading.shape[0]
-    parts = [
-        _leading_energies(leading[start : min(start + CHUNK, count), :, :], columns)
-        for start in range(0, count, CHUNK)
-    ]
-    return packed @ products + xp.concat(parts)
-
-
-def _leading_energies(leading: Array, columns: Array) -> Array:
-    xp = array_namespace(leading)
     count, per_client, dimension = leading.shape
     mapped = xp.reshape(leading, (count * per_client, dimension)) @ columns
     mapped = xp.reshape(mapped, (count, per_client, -1))
-    return xp.sum(mapped * mapped, axis=1)
+    return packed @ products + xp.sum(mapped * mapped, axis=1)
 
 
 def relevance_of_energies(values: Array, squares: Array) -> Array:

@@ -35,11 +35,11 @@ class ShareSettings:
 
 @settings
 class RuntimeSettings:
-    """Where the clients live. None of this changes a result."""
+    """Where the clients live. Only a deadline changes a result, since it depends on the clock."""
 
     kind: Literal["auto", "local", "ray"] = "auto"
     address: str | None = None
-    """Ray cluster to join ("auto" or host:port); null: start one on this machine."""
+    """Ray cluster to join ("auto" or host:port); null: RAY_ADDRESS, else one on this machine."""
     actors: int | Literal["auto"] = "auto"
     """Client actors; auto: as many as the resources hold, at most one per client."""
     per_actor: ShareSettings = ShareSettings()

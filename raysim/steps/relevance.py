@@ -32,9 +32,9 @@ TILE_ROWS = 2048
 """Eigenvectors per product without quadratic forms."""
 TILE_PRODUCTS = 8_000_000
 """Products v_a v_b per tile of eigenvectors (32 MB), which all clients of an actor share."""
-LARGEST_FORM = 512
-"""Feature dimension up to which clients keep quadratic forms (0.5 MB each there)."""
-ROWS_TOGETHER = 16
+LARGEST_FORM = 384
+"""Feature dimension up to which clients keep quadratic forms (0.3 MB each there)."""
+BLOCK = 256
 """Clients of a stack come in blocks of this size, the last one filled up."""
 FLOAT32_RANGE = 1e-3
 """Where an eigenvalue is below this share of the largest, its relevance is computed in float64."""
@@ -61,21 +61,49 @@ def relevance_together(
     for client in clients:
         client.scratch.pop("own", None)  # its last use: many numbers per client
     stack = _Stack.take(answering, rank)
-    per_tile = min(_clients_per_tile(rows.shape[2], rank), len(rows))
-    for start in range(0, len(rows), per_tile):
-        tile = _padded(rows[start : start + per_tile], per_tile)
-        known = min(per_tile, len(rows) - start)
-        sent = on_device(tile.reshape(per_tile * rank, -1), arrays)
-        blocks = {} if stack is None else stack.blocks(sent)
-        for i, client in enumerate(clients):
+    exactly: dict[int, list[_Tile]] = {}
+    for tile in _tiles(rows):
+        blocks = {} if stack is None else stack.blocks(tile, arrays)
+        sent = on_device(tile.vectors, arrays)
+        for i in range(len(clients)):
             own = answering.get(i)
             if isinstance(own, _Own):
                 blocks[i] = relevance_block(own.operator, own.values[:rank], sent)
-            elif i not in blocks:  # float32 would not do
-                exact = own or truncate(_spectrum(client, arrays), rank)
-                blocks[i] = relevance(exact, _stack(sent, rank, arrays))
-            found[i, start : start + known] = to_numpy(blocks[i])[:known]
+            if i in blocks:
+                found[i, tile.place] = to_numpy(blocks[i])[: tile.known]
+            else:
+                exactly.setdefault(i, []).append(tile)
+    for i, tiles in exactly.items():  # float32 would not do
+        full = truncate(_spectrum(clients[i], arrays), rank)
+        for tile in tiles:
+            exact = relevance(full, _stack(tile.vectors, rank, arrays))
+            found[i, tile.place] = to_numpy(exact)[: tile.known]
     yield Stacked(tuple(client.id for client in clients), tuple(found))
+
+
+@dataclass(frozen=True, eq=False)
+class _Tile:
+    """Vectors of some clients, filled up to a fixed number: products of one shape, same bits."""
+
+    start: int
+    known: int
+    vectors: np.ndarray
+    """(clients * Q, D)."""
+
+    @property
+    def place(self) -> slice:
+        """Where the answers belong."""
+        return slice(self.start, self.start + self.known)
+
+
+def _tiles(rows: np.ndarray) -> Iterator[_Tile]:
+    """Cut everyone's vectors (K, Q, D) into tiles."""
+    count, rank, dimension = rows.shape
+    size = min(_clients_per_tile(dimension, rank), count)
+    for start in range(0, count, size):
+        part = rows[start : start + size]
+        filled = np.concatenate([part, np.repeat(part[:1], size - len(part), axis=0)])
+        yield _Tile(start, len(part), filled.reshape(size * rank, dimension))
 
 
 @runs_together(relevance_together)
@@ -137,8 +165,8 @@ class _Stack:
             return None
         for i in forms:
             del answering[i]
-        # Products with few rows take other paths in BLAS: whole blocks give every row the same.
-        empty = -len(forms) % ROWS_TOGETHER
+        # BLAS takes other paths for other shapes: blocks of one shape give every client the same.
+        empty = -len(forms) % BLOCK
         filled = [*forms.values(), *[next(iter(forms.values()))] * empty]
         xp = array_namespace(filled[0][1].packed)
         return cls(
@@ -149,15 +177,22 @@ class _Stack:
             np.array([form.floor for _, form in filled]),
         )
 
-    def blocks(self, sent: Any) -> dict[int, Any]:
-        """Return r(k, .) by place for vectors (N, D), without those too faint for float32."""
-        xp = array_namespace(sent)
-        columns = xp.asarray(sent.T, copy=True)
+    def blocks(self, tile: _Tile, arrays: Any) -> dict[int, Any]:
+        """Return r(k, .) by place, without clients for which a vector is too faint for float32."""
+        columns = on_device(np.ascontiguousarray(tile.vectors.T), arrays)
         products = pair_products(columns)
-        squares = quadratic_energies(self.leading, self.packed, columns, products)
-        found = relevance_of_energies(self.values, squares)
-        faint = to_numpy(xp.min(squares, axis=1)) < self.floors
-        return {i: found[b, :] for b, i in enumerate(self.places) if not faint[b]}
+        found: dict[int, Any] = {}
+        for start in range(0, len(self.floors), BLOCK):
+            own = slice(start, start + BLOCK)
+            squares = quadratic_energies(
+                self.leading[own, :, :], self.packed[own, :], columns, products
+            )
+            block = relevance_of_energies(self.values[own, :], squares)
+            faint = to_numpy(array_namespace(squares).min(squares, axis=1)) < self.floors[own]
+            for b, i in enumerate(self.places[own]):
+                if not faint[b]:
+                    found[i] = block[b, :]
+        return found
 
 
 def _clients_per_tile(dimension: int, rank: int) -> int:
@@ -176,14 +211,8 @@ def _answering(client: Client, arguments: Mapping[str, Any]) -> _Own | Spectrum:
     return truncate(_spectrum(client, arguments["arrays"]), rank)
 
 
-def _padded(tile: np.ndarray, count: int) -> np.ndarray:
-    """Return the tile with ``count`` clients: products of one shape have the same bits."""
-    missing = count - len(tile)
-    return np.concatenate([tile, np.repeat(tile[:1], missing, axis=0)]) if missing else tile
-
-
-def _stack(rows: Any, rank: int, arrays: Any) -> Any:
-    plain = to_numpy(rows).astype(np.float64).reshape(-1, rank, rows.shape[1])
+def _stack(rows: np.ndarray, rank: int, arrays: Any) -> Any:
+    plain = rows.astype(np.float64).reshape(-1, rank, rows.shape[1])
     return on_device(np.ascontiguousarray(plain.transpose(0, 2, 1)), arrays)
 
 

@@ -11,7 +11,7 @@ import itertools, random, signal, subprocess, threading, time, traceback
 import raysim.experiment as experiment
 
 ROUNDS, KILLS, SEED = 60, 50, 7
-LONG = [f"train.rounds={ROUNDS}", "train.epochs=500"]
+LONG = [f"train.rounds={ROUNDS}", "train.epochs=300"]
 federations, kills = [], []
 make = experiment.make_federation
 experiment.make_federation = lambda *a, **k: federations.append(make(*a, **k)) or federations[-1]
@@ -74,6 +74,7 @@ class Killer(threading.Thread):
     def client(self, which):
         hosts = federations[0]._hosts
         alive = [c for c, row in enumerate(hosts.rows) if os.path.exists(f"/proc/{row['pid']}")]
+        alive = [c for c in alive if c in hosts.in_flight] or alive  # one at work, if there is one
         cohort = alive[int(which * len(alive))]
         call = hosts.in_flight.get(cohort)
         kills.append({"victim": "client", "actor": f"client actor {cohort}", "call": call})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -82,6 +83,38 @@ def test_guests_keep_their_home_and_memory(federate, local):
 
     assert federation.map(where_am_i) == homes
     assert federation.map(remember, value=2.0) == local.map(remember, value=2.0)
+
+
+@pytest.mark.parametrize("client", [0, 1])
+def test_a_home_that_dies_before_it_lends_costs_its_own_rebuilding_only(federate, local, client):
+    federation = federate(actors=2)
+    for one in (federation, local):
+        one.map(remember, value=1.5)
+    clients = at_home_of(federation, client)
+    groups = dict.fromkeys(clients, 0)
+    os.kill(federation.map(where_am_i, on=[clients[0]])[clients[0]], signal.SIGKILL)
+
+    ours = federation.reduce(send_memory, groups=groups)
+    theirs = local.reduce(send_memory, groups=groups)
+
+    assert federation.restarts == 1
+    assert tree_digest(federation.get(ours.groups[0].mean)) == tree_digest(
+        local.get(theirs.groups[0].mean)
+    )
+
+
+def test_memory_goes_back_under_an_actor_that_hangs(federate, tmp_path):
+    federation = federate(actors=2, round_deadline_s=1.0, quorum=0.2)
+    federation.map(remember, value=1.0)
+    manifest = federation.commit(str(tmp_path), {})
+    federation.map(remember, value=2.0)
+    hosts = federation._hosts
+    slow = Call(hang, (0,), {"marker": str(tmp_path / "slow"), "who": 0}, {}, number=10**6)
+    hosts._submit(hosts._home[0], slow, 1)  # as if its round had been given up
+
+    federation.restore(str(tmp_path), manifest)
+
+    assert federation.map(remember, value=3.0)[0] == [1.0, 3.0]
 
 
 def test_a_call_that_reaches_an_actor_twice_counts_once(federate):

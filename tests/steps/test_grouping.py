@@ -264,22 +264,19 @@ def test_directions_too_faint_for_float32_are_answered_in_float64(bench):
     assert exact[0, 2] < 1e-4
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 16, 17])
-def test_an_answer_does_not_depend_on_who_answers_beside(bench, count):
-    sizes = [40 + k for k in range(17)]
-    made = clients(bench, sizes, [k % 2 for k in range(17)])
-    how = GroupingSettings(rank=3)
-    context = made.round()
-    everyone, _ = exchange(context, how)
-    rows = np.stack([context.federation.map(vectors_task, **asked(how))[k].T for k in range(17)])
-    others = {"others": {"rows": rows}, **asked(how)}
+@pytest.mark.parametrize(("dimension", "count", "rank"), [(32, 24, 3), (48, 17, 3), (64, 30, 1)])
+@pytest.mark.parametrize("cuts", [2, 3, 5])
+def test_an_answer_does_not_depend_on_who_answers_beside(bench, dimension, count, rank, cuts):
+    rng = stream(0, "test.grouping.company")
+    made = bench([np.zeros(80, int)] * count, classes=1)
+    made.world.by_use["grouping"] = rng.normal(0.3, 1.0, (80 * count, dimension))
+    federation = made.round().federation
+    asked = {"how": GroupingSettings(rank=rank), "arrays": "numpy", "rank": rank}
+    sent = federation.map(vectors_task, **asked)
+    asked["others"] = {"rows": np.stack([sent[k].T for k in range(count)])}
 
-    few = context.federation.map(relevance_task, on=range(count), **others)
-    all_of_them = context.federation.map(relevance_task, **others)
+    together = federation.map(relevance_task, **asked)
 
-    assert all(np.array_equal(few[k], all_of_them[k]) for k in range(count))
-    assert everyone.shape == (17, 17)
-
-
-def asked(how):
-    return {"how": how, "arrays": "numpy", "rank": 3}
+    for part in np.array_split(np.arange(count), cuts):
+        apart = federation.map(relevance_task, on=part.tolist(), **asked)
+        assert all(np.array_equal(apart[k], together[k]) for k in part)

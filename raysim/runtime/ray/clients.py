@@ -19,12 +19,19 @@ from raysim.runtime.cohort import Call
 from raysim.runtime.placement import Plan, RuntimeSettings, share_out
 from raysim.runtime.ray.client_actor import ClientActor
 from raysim.runtime.ray.idle import keep, take
-from raysim.runtime.ray.losses import FAILED, LOST, Losses, original, refuse_lost_objects
+from raysim.runtime.ray.losses import (
+    FAILED,
+    LOST,
+    Losses,
+    is_other_actor,
+    original,
+    refuse_lost_objects,
+)
 from raysim.runtime.ray.session import on_node
 
 log = logging.getLogger(__name__)
-ANSWER_S = 5.0
-"""How long an actor that was out of reach may take to say that it is back."""
+AGAIN_S = 1.0
+"""Pause before a call goes out again to an actor that was out of reach."""
 
 
 class ClientActors:
@@ -47,14 +54,17 @@ class ClientActors:
         self._losses = Losses("client actor", len(self._cohorts), runtime.max_restarts)
         self._remembers: set[ClientId] = set()
         """Clients whose memory is not empty."""
+        self._unreachable_since: dict[int, float] = {}
         self.in_flight: dict[int, int | None] = {}
         """Number of the call that each busy actor works on."""
         self.late: list[ClientId] = []
         """Clients that missed a round since somebody last emptied this list."""
         self.rows: list[dict[str, Any]] = []
         idle = take(runtime.per_actor, [home.id for home in plan.homes])
-        for c, actor in idle.items():
-            actor.assign.remote(self._cohorts[c], spec, self._warm)
+        self.assigned = [
+            actor.assign.remote(self._cohorts[c], spec, self._warm) for c, actor in idle.items()
+        ]
+        """Idle actors that take over these clients."""
         self._actors = [
             idle[c] if c in idle else self._new(c, on_node(home))
             for c, home in enumerate(plan.homes)
@@ -76,9 +86,10 @@ class ClientActors:
     def run(self, call: Call, num_servers: int) -> tuple[dict[ClientId, Any], list[list[Any]]]:
         """Return replies by client and, for a reduce, each actor's partial-sum references."""
         calls = self._cut(call)
+        lent = {c: self._lent(part.guests) for c, part in calls.items()}  # before anybody is busy
         pending = {}
         for cohort, part in calls.items():
-            refs = self._submit(cohort, part, num_servers)
+            refs = self._submit(cohort, part, num_servers, lent.pop(cohort))
             pending[refs[0]] = (cohort, refs)
         replies: dict[ClientId, Any] = {}
         parts: list[list[Any]] = []
@@ -90,12 +101,15 @@ class ClientActors:
                 break
             cohort, refs = pending.pop(ready[0])
             answer = self._answer(cohort, calls[cohort], ready[0])
-            if answer is None:
-                refs = self._submit(cohort, calls[cohort], num_servers)
+            if answer is not None:
+                replies.update(answer)
+                parts.append(refs[1:])
+            elif patience.left(replies) == 0.0:
+                self._miss(cohort, calls[cohort])
+            else:
+                again = calls[cohort]
+                refs = self._submit(cohort, again, num_servers, self._lent(again.guests))
                 pending[refs[0]] = (cohort, refs)
-                continue
-            replies.update(answer)
-            parts.append(refs[1:])
         return dict(sorted(replies.items())), parts
 
     def ask_all(self, method: str, *arguments: Any, where: str) -> list[Any]:
@@ -118,12 +132,17 @@ class ClientActors:
 
     def committed(self, folder: str, shards: dict[str, list[ClientId]]) -> None:
         """Remember the commit that lost actors are rebuilt from."""
-        self.restored(folder, shards)
+        self._start_from(folder, shards)
         self._losses.forgive()
 
-    def restored(self, folder: str, shards: dict[str, list[ClientId]]) -> None:
-        """Forget the calls since a commit: all memory is as it was then."""
-        self.in_flight.clear()
+    def go_back(self, folder: str, shards: dict[str, list[ClientId]], where: str) -> None:
+        """Take all memory back to a commit, also that of actors still busy with what came after."""
+        self._start_from(folder, shards)
+        for cohort in list(self.in_flight):
+            self._rebuild_without_loss(cohort, where)
+        self.ask_all("load", folder, shards, where=where)
+
+    def _start_from(self, folder: str, shards: dict[str, list[ClientId]]) -> None:
         self._committed = (folder, shards)
         self._remembers = {k for clients in shards.values() for k in clients}
         self._replay = [[] for _ in self._actors]
@@ -163,11 +182,13 @@ class ClientActors:
             for cohort, own in sorted(members.items())
         }
 
-    def _submit(self, cohort: int, call: Call, num_servers: int) -> list[Any]:
+    def _submit(
+        self, cohort: int, call: Call, num_servers: int, lent: Sequence[Any] = ()
+    ) -> list[Any]:
         returns = 1 if call.groups is None else 1 + num_servers
         self.in_flight[cohort] = call.number
         run = self._actors[cohort].run.options(num_returns=returns)
-        refs = run.remote(call, num_servers, *self._lent(call.guests))
+        refs = run.remote(call, num_servers, *lent)
         return [refs] if returns == 1 else list(refs)
 
     def _lent(self, guests: Iterable[ClientRecord]) -> list[Any]:
@@ -179,16 +200,20 @@ class ClientActors:
         return [self._actors[c].lend.remote(ids) for c, ids in by_home.items()]
 
     def _answer(self, cohort: int, call: Call, ref: Any) -> dict[ClientId, Any] | None:
-        """Return an actor's replies, or None when it was lost and the call must go out again."""
+        """Return an actor's replies, or None when the call must go out again."""
         try:
             replies, changed = ray.get(ref)
-            del self.in_flight[cohort]
         except LOST as wrong:
+            if is_other_actor(wrong):  # whoever should have lent memory; its own call tells
+                time.sleep(AGAIN_S)
+                return None
             refuse_lost_objects(wrong)
             self._recover(cohort, wrong, where=call.where, during=call.task.__name__)
             return None
         except FAILED as wrong:
             raise self._named(original(wrong), cohort) from wrong
+        del self.in_flight[cohort]
+        self._unreachable_since.pop(cohort, None)
         if changed:
             self._replay[cohort].append(call)
             self._remembers.update(call.on)
@@ -205,11 +230,12 @@ class ClientActors:
     # ---- losing, leaving and rebuilding ----------------------------------------------------
 
     def _recover(self, cohort: int, reason: Exception, *, where: str, during: str) -> None:
-        """Make an actor answer again: wait for one out of reach, rebuild one that is gone."""
-        if isinstance(reason, ActorUnavailableError) and self._is_back(cohort):
+        """Make an actor answer again: let one out of reach come back, rebuild one that is gone."""
+        if isinstance(reason, ActorUnavailableError) and self._may_come_back(cohort):
             log.warning(
-                "client actor %d was out of reach in %s; sending %s again", cohort, where, during
+                "client actor %d is out of reach in %s; sending %s again", cohort, where, during
             )
+            time.sleep(AGAIN_S)
             return
         while True:
             node = self.rows[cohort]["node"]
@@ -224,11 +250,20 @@ class ClientActors:
             except FAILED as wrong:
                 raise original(wrong) from wrong
 
+    def _may_come_back(self, cohort: int) -> bool:
+        """Whether an actor out of reach gets the call again: it may only be busy, or cut off.
+
+        A call that comes twice counts once. After the start timeout without an answer it is lost.
+        """
+        since = self._unreachable_since.setdefault(cohort, time.monotonic())
+        return time.monotonic() - since < self._runtime.start_timeout_s
+
     def _rebuild(self, cohort: int) -> None:
         """Replace an actor: committed memory back, then the calls since that commit again."""
         # An unreachable actor may still be alive; it must not answer for these clients again.
         with contextlib.suppress(*LOST):
             ray.kill(self._actors[cohort])
+        self._unreachable_since.pop(cohort, None)
         self._actors[cohort] = self._new(cohort, "SPREAD")
         self._wait_for(cohort)
         folder, shards = self._committed
@@ -238,34 +273,33 @@ class ClientActors:
             ray.get(self._submit(cohort, call, 1)[0])
         self.in_flight.pop(cohort, None)
 
-    def _is_back(self, cohort: int) -> bool:
-        """Whether an actor out of reach answers again within the start timeout."""
-        until = time.monotonic() + self._runtime.start_timeout_s
-        while time.monotonic() < until:
-            try:
-                ray.get(self._actors[cohort].describe.remote(), timeout=ANSWER_S)
-                return True
-            except (ActorUnavailableError, GetTimeoutError):
-                time.sleep(0.5)
-            except LOST:
-                return False
-        return False
+    def _rebuild_without_loss(self, cohort: int, where: str) -> None:
+        """Replace an actor that lives; only if the new one dies too it counts as lost."""
+        self.in_flight.pop(cohort, None)
+        try:
+            self._rebuild(cohort)
+        except LOST as wrong:
+            refuse_lost_objects(wrong)
+            self._recover(cohort, wrong, where=where, during="start")
+        except FAILED as wrong:
+            raise original(wrong) from wrong
 
     def _leave(self, slow: Sequence[tuple[int, Call]]) -> None:
         """Go on without actors past the deadline; they start anew, as if the call never was."""
         for cohort, call in slow:
-            self.late += call.on
-            log.warning(
-                "client actor %d on node %s did not finish %s in %s within "
-                "runtime.round_deadline_s; clients %s miss the round",
-                *(cohort, self.rows[cohort]["node"], call.task.__name__, call.where),
-                ", ".join(map(str, call.on)),
-                extra={"facts": {"event": "late", "clients": list(call.on)}},
-            )
-            try:
-                self._rebuild(cohort)
-            except LOST as wrong:
-                self._recover(cohort, wrong, where=call.where, during="start")
+            self._miss(cohort, call)
+            self._rebuild_without_loss(cohort, call.where)
+
+    def _miss(self, cohort: int, call: Call) -> None:
+        """Note that the clients of a call are late."""
+        self.late += call.on
+        log.warning(
+            "client actor %d on node %s did not finish %s in %s within "
+            "runtime.round_deadline_s; clients %s miss the round",
+            *(cohort, self.rows[cohort]["node"], call.task.__name__, call.where),
+            ", ".join(map(str, call.on)),
+            extra={"facts": {"event": "late", "clients": list(call.on)}},
+        )
 
     def _new(self, cohort: int, strategy: Any) -> Any:
         share = self._runtime.per_actor
@@ -282,9 +316,10 @@ class ClientActors:
             self.rows[cohort] = self._row(cohort, fact)
         except GetTimeoutError as wrong:
             raise WorkerLost(
-                f"client actor {cohort} was lost and found no room to start again within "
-                f"runtime.start_timeout_s = {seconds:g} s; go on with --resume and fewer "
-                "runtime.actors, or when the resources are back"
+                f"client actor {cohort} found no room to start again within "
+                f"runtime.start_timeout_s = {seconds:g} s (or its node had to make the data "
+                "first); go on with --resume and fewer runtime.actors, when the resources are "
+                "back, or with a longer runtime.start_timeout_s"
             ) from wrong
 
     def _row(self, cohort: int, fact: Mapping[str, Any]) -> dict[str, Any]:

@@ -151,8 +151,7 @@ class RayFederation:
     def restore(self, folder: str, manifest: Mapping[str, Any]) -> dict[str, Handle]:
         """Take memory and models back."""
         self._shards = dict(manifest["memory"])
-        self._hosts.restored(folder, self._shards)
-        self._hosts.ask_all("load", folder, self._shards, where=self.where)
+        self._hosts.go_back(folder, self._shards, self.where)
         models: dict[str, Handle] = {}
         for name, digest in manifest["models"].items():
             _, nbytes, ref = self._ask(0, "load", folder, digest, num_returns=2)
@@ -193,7 +192,9 @@ class RayFederation:
         actors = [*self._hosts.actors, *self._servers.actors]
         seconds = self._runtime.start_timeout_s
         try:
-            facts = ray.get([a.describe.remote() for a in actors], timeout=seconds)
+            told = ray.get(
+                [*self._hosts.assigned, *(a.describe.remote() for a in actors)], timeout=seconds
+            )
         except GetTimeoutError as wrong:
             free = ray.available_resources()
             self.close()
@@ -201,10 +202,12 @@ class RayFederation:
                 f"{len(actors)} actors did not start within runtime.start_timeout_s = "
                 f"{seconds:g} s; free now: {free.get('CPU', 0):g} CPUs, "
                 f"{free.get('GPU', 0):g} GPUs; wait for other jobs, lower runtime.actors or "
-                "runtime.per_actor, or raise runtime.start_timeout_s"
+                "runtime.per_actor, or raise runtime.start_timeout_s (a node that makes its data "
+                "first needs longer)"
             ) from wrong
         except (*LOST, *FAILED) as wrong:
             self.close()
             raise original(wrong) from wrong
+        facts = told[len(self._hosts.assigned) :]
         self._hosts.describe(facts[: len(self._hosts)])
         self._servers.describe(facts[len(self._hosts) :])

@@ -76,6 +76,16 @@ class Losses:
         self._since_commit = [0] * len(self._since_commit)
 
 
+def is_other_actor(wrong: Exception) -> bool:
+    """Whether a task could not start because an actor died that should have sent an argument."""
+    cause = getattr(wrong, "cause", None)
+    return (
+        isinstance(wrong, RayTaskError)
+        and isinstance(cause, LOST)
+        and not isinstance(cause, ObjectLostError)
+    )
+
+
 def refuse_lost_objects(wrong: Exception) -> None:
     """Raise if the actor lives and only what it was to fetch died with another node."""
     if isinstance(wrong, RayTaskError):
