@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import logging
 import zipfile
@@ -56,14 +57,18 @@ def write_object(folder: str | Path, tree: Tree) -> str:
     """Store a tree under its digest and return the digest; a whole object is left alone."""
     digest, storage = tree_digest(tree), open_storage(folder)
     with _writing(storage):
-        if not _is_whole(storage, digest):  # a damaged one must not stay for all later commits
+        if not _is_known_whole(storage, digest):  # a damaged one must not stay for later commits
             storage.write(_object_name(digest), lambda file: _write_npz(file, tree))
     return digest
 
 
 def read_object(folder: str | Path, digest: str) -> dict[str, np.ndarray]:
     """Return a stored tree; a missing or damaged object is an error that names the file."""
-    return _read_object(open_storage(folder), digest)
+    storage = open_storage(folder)
+    try:
+        return _read_object(storage, digest)
+    except OSError as wrong:
+        raise _unreachable(storage, wrong) from wrong
 
 
 def write_manifest(folder: str | Path, manifest: Mapping[str, Any]) -> None:
@@ -73,7 +78,7 @@ def write_manifest(folder: str | Path, manifest: Mapping[str, Any]) -> None:
     signed = json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "manifest": manifest})
     with _writing(storage):
         newest = _content(storage, MANIFEST)
-        if _verified(newest) is not None:  # a damaged one must not push out the way back
+        if verified(newest) is not None:  # a damaged one must not push out the way back
             storage.write(PREVIOUS, newest)
         storage.write(MANIFEST, signed.encode())
     try:
@@ -83,15 +88,16 @@ def write_manifest(folder: str | Path, manifest: Mapping[str, Any]) -> None:
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any] | None:
-    """Return the newest commit that can be read, or None when there is none at all."""
+    """Return the newest whole commit, or None when there is none at all.
+
+    One that is damaged is set aside. One that cannot be read now may be whole: that is an error,
+    and everything stays as it is.
+    """
     storage = open_storage(folder)
     try:
         return _newest(storage)
     except OSError as wrong:
-        raise CheckpointError(
-            f"the checkpoint in {storage.root} cannot be reached ({reason(wrong)}); "
-            f"{remedy(wrong, storage.root)}, then go on with --resume"
-        ) from wrong
+        raise _unreachable(storage, wrong) from wrong
 
 
 def _newest(storage: Storage) -> dict[str, Any] | None:
@@ -107,8 +113,15 @@ def _newest(storage: Storage) -> dict[str, Any] | None:
             storage.rename(names[0], DAMAGED)
         return manifest
     raise CheckpointError(
-        f"no commit in {storage.root} can be read; start anew with --force, or restore the folder "
-        f"from a copy"
+        f"every commit in {storage.root} is damaged; start anew with --force, or restore the "
+        f"folder from a copy"
+    )
+
+
+def _unreachable(storage: Storage, wrong: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoint in {storage.root} cannot be read now ({reason(wrong)}) and was left as it "
+        "is; make it reachable and try --resume again"
     )
 
 
@@ -131,16 +144,16 @@ def _writing(storage: Storage) -> Iterator[None]:
 
 
 def _read_object(storage: Storage, digest: str) -> dict[str, np.ndarray]:
+    """Return a tree; ``OSError``: cannot be read now, ``CheckpointError``: damaged or missing."""
     path = f"{storage.root}/{_object_name(digest)}"
     try:
-        with (
-            storage.open(_object_name(digest)) as stored,
-            np.load(stored, allow_pickle=False) as file,
-        ):
+        content = storage.read(_object_name(digest))  # all of it: damage must not look like a disk
+    except FileNotFoundError as wrong:
+        raise CheckpointError(f"checkpoint object {path} is missing") from wrong
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
             tree = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, KeyError, SyntaxError) as wrong:
-        raise CheckpointError(f"checkpoint object {path} cannot be read: {wrong}") from wrong
-    except Exception as wrong:  # zipfile and zlib raise their own classes on damage
+    except Exception as wrong:  # numpy, zipfile and zlib each have their own classes
         raise CheckpointError(f"checkpoint object {path} is damaged: {wrong}") from wrong
     if tree_digest(tree) != digest:
         raise CheckpointError(
@@ -151,11 +164,7 @@ def _read_object(storage: Storage, digest: str) -> dict[str, np.ndarray]:
 
 def _intact(storage: Storage, name: str) -> dict[str, Any] | None:
     """Return the commit if it and all its objects are whole."""
-    try:
-        manifest = _verified(storage.read(name))
-    except OSError as wrong:  # a disk may fail in this one place only
-        log.warning("%s/%s cannot be read: %s", storage.root, name, reason(wrong))
-        return None
+    manifest = verified(_content(storage, name))
     if manifest is None or not all(_is_whole(storage, digest) for digest in objects_of(manifest)):
         return None
     return manifest
@@ -172,6 +181,14 @@ def _is_whole(storage: Storage, digest: str) -> bool:
     return True
 
 
+def _is_known_whole(storage: Storage, digest: str) -> bool:
+    """Whether an object need not be written: one that cannot be read now is written again."""
+    try:
+        return _is_whole(storage, digest)
+    except OSError:
+        return False
+
+
 def _content(storage: Storage, name: str) -> bytes:
     """Return an object's bytes, none where there is none."""
     try:
@@ -180,7 +197,7 @@ def _content(storage: Storage, name: str) -> bytes:
         return b""
 
 
-def _verified(content: bytes) -> dict[str, Any] | None:
+def verified(content: bytes) -> dict[str, Any] | None:
     """Return a manifest whose checksum holds, else None."""
     try:
         signed = json.loads(content)
@@ -202,7 +219,7 @@ def _write_npz(file: IO[bytes], tree: Tree) -> None:
 
 def _forget_old(storage: Storage, newest: Mapping[str, Any]) -> None:
     """Remove objects that neither commit needs; nothing if the older one cannot be read now."""
-    previous = _verified(_content(storage, PREVIOUS)) or {}
+    previous = verified(_content(storage, PREVIOUS)) or {}
     keep = {f"{digest}.npz" for digest in objects_of(newest) | objects_of(previous)}
     for name in storage.names("objects"):
         if name not in keep and name.endswith((".npz", PART)):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from raysim.errors import CheckpointError
-from raysim.runtime import checkpoint
 from raysim.runtime.checkpoint import read_manifest, read_object, write_manifest, write_object
+from raysim.runtime.storage import LocalStorage
 
 
 def model(value: float) -> dict[str, np.ndarray]:
@@ -132,18 +132,45 @@ def crash_on(name: str, real):
     return replace
 
 
-def test_an_object_that_cannot_be_read_for_a_moment_is_not_thrown_away(tmp_path, monkeypatch):
-    # A network drive may answer with an error once; the data are still there.
+def unreadable_once(patch, ending: str) -> None:
+    """Let the first file whose name ends so answer with an error, as a network drive may."""
+    real, failed = LocalStorage.open, []
+
+    def open_(storage: LocalStorage, name: str):
+        if name.endswith(ending) and not failed:
+            failed.append(name)
+            raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+        return real(storage, name)
+
+    patch.setattr(LocalStorage, "open", open_)
+
+
+@pytest.mark.parametrize("what", ["object", "manifest.json"])
+def test_a_commit_that_cannot_be_read_for_a_moment_is_not_given_up(tmp_path, monkeypatch, what):
     commit(tmp_path, 1)
     digest = commit(tmp_path, 2)
+    before = sorted(tmp_path.rglob("*"))
+    unreadable_once(monkeypatch, f"{digest}.npz" if what == "object" else what)
 
-    def load(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+    with pytest.raises(CheckpointError, match=r"timed out.*try --resume again") as wrong:
+        read_manifest(tmp_path)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.np, "load", load)
-        with pytest.raises(CheckpointError):
-            read_manifest(tmp_path)
-
-    assert np.array_equal(read_object(tmp_path, digest)["trainable"], model(2)["trainable"])
+    assert "--force" not in str(wrong.value)
+    assert sorted(tmp_path.rglob("*")) == before
     assert read_manifest(tmp_path)["finished"] == 2
+
+
+def test_reading_an_object_tells_damage_from_a_moment_without_network(tmp_path, monkeypatch):
+    digest = write_object(tmp_path, model(1))
+    unreadable_once(monkeypatch, ".npz")
+
+    with pytest.raises(CheckpointError, match="cannot be read now"):
+        read_object(tmp_path, digest)
+
+
+def test_an_object_that_cannot_be_read_is_written_again(tmp_path, monkeypatch):
+    digest = write_object(tmp_path, model(1))
+    unreadable_once(monkeypatch, ".npz")
+
+    assert write_object(tmp_path, model(1)) == digest
+    assert np.array_equal(read_object(tmp_path, digest)["trainable"], model(1)["trainable"])
