@@ -132,6 +132,7 @@ class RemoteLock:
         self._name = f"{LOCK}/{self._id}"
         self._ended, self._refreshing = threading.Event(), threading.Lock()
         self._is_lost = False
+        self._signed_at = time.monotonic()
         self._sign()
         try:
             self._refuse_others()
@@ -188,12 +189,17 @@ class RemoteLock:
         with self._refreshing:
             if self._is_lost or not self._storage.exists(self._name):
                 self._is_lost = True
-            else:
-                self._sign()
+                return
+            began = time.monotonic()
+            self._sign()
+            if time.monotonic() - self._signed_at > STALE_S:  # another may have removed the old one
+                self._is_lost = self._storage.names(LOCK) != [self._id]
+            if self._is_lost:
+                self._storage.remove(self._name)
+            self._signed_at = began  # the storage may have written it at once
 
     def _sign(self) -> None:
         self._storage.write(self._name, f"{time.time():.0f}\n".encode())
-        self._signed_at = time.monotonic()
 
 
 def _connect(url: str) -> tuple[Any, str]:

@@ -2,8 +2,8 @@
 
 ``config.yaml`` (the complete config), ``environment.json`` (versions, machine, actors),
 ``rounds.jsonl`` (one record per round), ``result.json`` (only when the run is finished),
-``checkpoint/`` (the newest commits), ``artifacts/`` (one-time arrays), ``run.log`` and
-``events.jsonl``.
+``checkpoint/`` (the newest commits), ``artifacts/`` (one-time arrays), ``run.log``,
+``events.jsonl`` and ``.lock`` (empty; it stays).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
@@ -127,15 +128,15 @@ def place(text: str) -> Place:
     return Path(unquote(parts.path))
 
 
-def refuse_secrets(text: str) -> None:
+def refuse_secrets(text: str, name: str = "output") -> None:
     """Refuse a URL that carries a password or a token, without repeating it."""
     found = _URL.search(text)
     rest = text[found.end() :] if found else ""
     if re.search(r":.*@|[?#]", rest):  # a secret key may hold slashes, so look at all of it
         raise ConfigError(
-            f"output is a {found[1] if found else ''}:// URL with credentials or a query in it, "
-            "which would be written to the run directory; leave them out and give credentials by "
-            "environment variables, a profile or the machine's role"
+            f"{name} is a {found[1] if found else ''}:// URL with credentials or a query in it, "
+            "which would be saved and logged; leave them out and give credentials by environment "
+            "variables, a profile or the machine's role"
         )
 
 
@@ -233,8 +234,11 @@ class LocalStorage(Storage):
             _sync_folder(path.parent)
 
     def exists(self, name: str) -> bool:
-        """Whether the file is there."""
-        return self._path(name).is_file()
+        """Whether the file is there; ``Path.is_file`` takes every error for a no in Python 3.14."""
+        try:
+            return stat.S_ISREG(self._path(name).stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def names(self, folder: str = "") -> list[str]:
         """List the folder."""
@@ -280,10 +284,10 @@ class LocalStorage(Storage):
 
 
 class FolderLock:
-    """A locked file, removed at the end."""
+    """A locked file. It stays: whoever opened it before it went would lock what has no name."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, FileLock(path)
+        self._lock = FileLock(path)
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -297,9 +301,7 @@ class FolderLock:
 
     def release(self) -> None:
         """Unlock."""
-        if self._lock.is_locked:
-            self._lock.release()
-            self._path.unlink(missing_ok=True)
+        self._lock.release()
 
 
 def _make_folder(folder: Path) -> None:

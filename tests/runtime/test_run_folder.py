@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -194,7 +195,18 @@ def test_closing_twice_is_harmless(folder):
     folder.close()
     folder.close()
 
-    assert list(folder.path.iterdir()) == []
+    assert [path.name for path in folder.path.iterdir()] == [".lock"]
+    folder.check(resume=False, force=False)
+
+
+def test_who_opened_the_lock_before_it_was_released_keeps_others_out(folder):
+    folder.open(force=False)
+    with (folder.path / ".lock").open("r+b") as waiting:
+        folder.close()
+        fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+        with pytest.raises(OutputError, match="in use by another process"):
+            RunFolder(folder.path).open(force=False)
 
 
 def test_records_of_a_run_without_its_config_are_never_mixed_with_ours(folder):

@@ -256,6 +256,29 @@ def test_a_process_that_was_overtaken_writes_no_more(url, monkeypatch):
     assert len(slow.storage.names(".lock")) == 1
 
 
+def test_a_lock_that_was_taken_over_during_a_sign_does_not_come_back(url, monkeypatch):
+    monkeypatch.setattr(remote_storage, "REFRESH_S", 3600.0)  # signs are given by check() only
+    slow, quick = RunFolder(url), RunFolder(url)
+    slow.open(force=False)
+    real = slow.storage.write
+
+    def stalled(name: str, content: bytes) -> None:
+        if name.startswith(".lock/"):
+            quick.open(force=False)
+        real(name, content)
+
+    monkeypatch.setattr(slow.storage, "write", stalled)
+    monkeypatch.setattr(remote_storage, "STALE_S", -1.0)  # every sign comes too late
+
+    with pytest.raises(OutputError, match="taken over by another process"):
+        slow.append({"round": 1})
+
+    assert len(slow.storage.names(".lock")) == 1
+    quick.append({"round": 1})  # the other one is not disturbed
+    slow.close()
+    quick.close()
+
+
 def test_the_lock_says_nothing_about_the_machine(url):
     folder = RunFolder(url)
     folder.open(force=False)
