@@ -18,13 +18,14 @@ import sys
 import tarfile
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from raysim.errors import DataError, OutputError, RaysimError
+from raysim.runtime.checkpoint import MANIFEST, PREVIOUS, objects_of, verified
 from raysim.runtime.run_folder import OWN
-from raysim.runtime.storage import Storage, open_storage, place
+from raysim.runtime.storage import LOCK, Storage, open_storage, place
 
 REQUEST = "request.json"
 BEGIN, PART, END, WRONG = "raysim-begin ", "raysim-part ", "raysim-end", "raysim-wrong "
@@ -32,9 +33,11 @@ PART_BYTES = 12_000
 """Bytes per line: Ray hands a log on in pieces of about 20,000 characters."""
 MOST_BYTES = 2 * 10**9
 """More than this is not for a job's log; storage has tools of its own for it."""
+TRIES = 5
+"""How often the commits of a living run are read anew when it replaced them meanwhile."""
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 _NAMES = re.compile(
-    rf"(?:{'|'.join(map(re.escape, {*OWN, 'events.jsonl'}))}"
+    rf"(?:{'|'.join(map(re.escape, OWN))}"
     rf"|artifacts/{_WORD}\.npy|(?P<model>checkpoint/(?:{_WORD}/)?{_WORD}\.(?:json|npz)))",
     re.ASCII,
 )
@@ -46,13 +49,54 @@ def belongs(name: str, *, models: bool) -> bool:
     return found is not None and (models or found["model"] is None)
 
 
-def files_of(storage: Storage, *, models: bool) -> list[str]:
-    """Return the names of a run directory's files, manifests before what they name; or none."""
+class _Replaced(Exception):
+    """An object of a commit went away: the run made newer commits meanwhile."""
+
+
+def _files(storage: Storage, *, models: bool) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yield names and contents of a run directory's files; nothing where there is none.
+
+    Manifests are read first, so what they need is there or was replaced: the records only grow.
+    """
     if not storage.exists("config.yaml"):
-        return []
-    folders = ("", "artifacts", *(("checkpoint", "checkpoint/objects") if models else ()))
-    names = [f"{folder}/{n}".lstrip("/") for folder in folders for n in storage.names(folder)]
-    return [name for name in names if belongs(name, models=models)]
+        return
+    manifests = _manifests(storage) if models else {}
+    for name, content in manifests.items():
+        yield name, io.BytesIO(content)
+    for folder in ("", "artifacts"):
+        for name in (f"{folder}/{n}".lstrip("/") for n in storage.names(folder)):
+            if belongs(name, models=False):
+                with storage.open(name) as source:
+                    yield name, source
+    digests = set().union(*(objects_of(verified(m) or {}) for m in manifests.values()))
+    for name in (f"checkpoint/objects/{digest}.npz" for digest in sorted(digests)):
+        try:
+            source = storage.open(name)
+        except FileNotFoundError as wrong:
+            raise _Replaced(name) from wrong
+        with source:
+            yield name, source
+
+
+def _manifests(storage: Storage) -> dict[str, bytes]:
+    found = {}
+    for name in (f"checkpoint/{MANIFEST}", f"checkpoint/{PREVIOUS}"):
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = storage.read(name)
+    return found
+
+
+def _steadily(storage: Storage, attempt: Callable[[], bool]) -> bool:
+    """Return what the attempt does, made anew while the run replaces its commits."""
+    for _ in range(TRIES):
+        try:
+            return attempt()
+        except _Replaced as wrong:
+            missing = wrong
+    raise DataError(
+        f"{storage.root} lacks {missing}, which its commit names: it is damaged, or the run "
+        "commits faster than it can be read; try again when it has ended, or leave out --models"
+    ) from missing
 
 
 # ---- sending -------------------------------------------------------------------------------
@@ -60,13 +104,13 @@ def files_of(storage: Storage, *, models: bool) -> list[str]:
 
 def pack(storage: Storage, archive: IO[bytes], *, models: bool, most_bytes: int) -> None:
     """Write a run directory into a packed archive, without owners and modes."""
-    files = files_of(storage, models=models)
-    if not files:
-        raise DataError(f"no run directory at {storage.root} on the cluster")
-    total = 0
-    with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=1) as tar:
-        for name in files:
-            with storage.open(name) as source:
+
+    def attempt() -> bool:
+        archive.seek(0)
+        archive.truncate()
+        total = 0
+        with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=1) as tar:
+            for name, source in _files(storage, models=models):
                 entry = tarfile.TarInfo(name)
                 entry.size = source.seek(0, io.SEEK_END)  # what it has now, should it still grow
                 source.seek(0)
@@ -77,6 +121,10 @@ def pack(storage: Storage, archive: IO[bytes], *, models: bool, most_bytes: int)
                         "through a job's log; copy it with rsync or the storage's own tools"
                     )
                 tar.addfile(entry, source)
+            return bool(tar.getmembers())
+
+    if not _steadily(storage, attempt):
+        raise DataError(f"no run directory at {storage.root} on the cluster")
 
 
 def send(archive: IO[bytes], out: Any) -> None:
@@ -177,11 +225,20 @@ def unpack(archive: IO[bytes], into: Path, *, models: bool, most_bytes: int = MO
 
 def copy(storage: Storage, into: Path, *, models: bool) -> bool:
     """Copy a run directory that can be read from here into an empty folder; False: none there."""
-    files = files_of(storage, models=models)
-    for name in files:
-        with storage.open(name) as source:
-            _write(source, into / name)
-    return bool(files)
+
+    def attempt() -> bool:
+        written: list[Path] = []
+        try:
+            for name, source in _files(storage, models=models):
+                written.append(into / name)
+                _write(source, written[-1])
+        except _Replaced:
+            for path in written:
+                path.unlink()
+            raise
+        return bool(written)
+
+    return _steadily(storage, attempt)
 
 
 def _write(source: IO[bytes], target: Path) -> None:
@@ -192,7 +249,7 @@ def _write(source: IO[bytes], target: Path) -> None:
 
 def check_destination(folder: Path, *, force: bool) -> None:
     """Refuse a folder that must not be replaced."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.exists() or (folder.is_dir() and {p.name for p in folder.iterdir()} <= {LOCK}):
         return
     is_run = folder.is_dir() and (folder / "config.yaml").is_file()
     if not is_run:

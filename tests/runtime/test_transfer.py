@@ -7,11 +7,13 @@ import json
 import os
 import tarfile
 
+import numpy as np
 import pytest
 
 from raysim.errors import DataError, OutputError
 from raysim.runtime import transfer
-from raysim.runtime.storage import open_storage
+from raysim.runtime.checkpoint import read_manifest, write_manifest, write_object
+from raysim.runtime.storage import LocalStorage, open_storage
 from raysim.runtime.transfer import (
     arrive,
     arriving,
@@ -35,8 +37,6 @@ def run(tmp_path):
         "result.json": b"{}",
         "events.jsonl": b"{}\n" * 3,
         "artifacts/similarity.npy": os.urandom(50_000),
-        "checkpoint/manifest.json": b"{}",
-        f"checkpoint/objects/{'a' * 64}.npz": os.urandom(30_000),
         ".lock": b"",
         "notes.txt": b"private",
         "artifacts/.secret.npy": b"private",
@@ -45,7 +45,18 @@ def run(tmp_path):
         path = tmp_path / "run" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+    commit(tmp_path / "run", 1)
+    commit(tmp_path / "run", 2)
     return tmp_path / "run"
+
+
+def commit(run, finished: int) -> None:
+    """A commit of one model, as the coordinator makes it, after a line in the records."""
+    with (run / "rounds.jsonl").open("a") as file:
+        file.write("{}\n")
+    weights = np.random.default_rng(finished).normal(size=4000)
+    digest = write_object(run / "checkpoint", {"w": weights})
+    write_manifest(run / "checkpoint", {"models": {"global": digest}, "finished": finished})
 
 
 def contents(folder):
@@ -99,6 +110,47 @@ def test_copying_gives_what_sending_gives(run, tmp_path):
         n: c for n, c in before.items() if belongs(n, models=True)
     }
     assert not copy(open_storage(tmp_path / "nothing"), tmp_path / "other", models=True)
+
+
+def commit_while_read(monkeypatch, run, most: int) -> None:
+    """Let the run go on by two rounds whenever its records are read, ``most`` times."""
+    real, done = LocalStorage.open, []
+
+    def open_(storage, name):
+        if name == "rounds.jsonl" and len(done) < most:
+            done.append(name)
+            for more in (1, 2):
+                commit(run, 2 * len(done) + more)
+        return real(storage, name)
+
+    monkeypatch.setattr(LocalStorage, "open", open_)
+
+
+@pytest.mark.parametrize("way", ["pack", "copy"])
+def test_a_living_run_arrives_with_a_whole_commit(run, tmp_path, monkeypatch, way):
+    commit_while_read(monkeypatch, run, 2)
+    home = tmp_path / "home"
+
+    if way == "copy":
+        assert copy(open_storage(run), home, models=True)
+    else:
+        archive = io.BytesIO()
+        pack(open_storage(run), archive, models=True, most_bytes=MOST)
+        archive.seek(0)
+        unpack(archive, home, models=True)
+
+    finished = read_manifest(home / "checkpoint")["finished"]
+    assert finished == 6
+    assert len((home / "rounds.jsonl").read_text().splitlines()) >= finished
+    assert len(list((home / "checkpoint/objects").iterdir())) == 2
+    assert not (home / "checkpoint/manifest-damaged.json").exists()
+
+
+def test_a_run_that_is_always_faster_is_an_error(run, tmp_path, monkeypatch):
+    commit_while_read(monkeypatch, run, 100)
+
+    with pytest.raises(DataError, match="leave out --models"):
+        copy(open_storage(run), tmp_path / "home", models=True)
 
 
 def flip(text: str) -> str:
