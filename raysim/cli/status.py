@@ -61,7 +61,7 @@ def _show_all(jobs: Jobs, *, as_json: bool) -> None:
     from raysim.runtime.ray.jobs import RUN
 
     found = [job for job in jobs.all() if job.kind == RUN]
-    rows = [_facts(job, jobs.log(job.id)) for job in found[:MOST]]
+    rows = [_facts(job, _log(jobs, job)) for job in found[:MOST]]
     if as_json:
         click.echo(json.dumps({"address": jobs.address, "jobs": rows, "count": len(found)}))
         return
@@ -71,6 +71,16 @@ def _show_all(jobs: Jobs, *, as_json: bool) -> None:
     _table(rows)
     if len(found) > MOST:
         click.echo(f"and {len(found) - MOST} older ones")
+
+
+def _log(jobs: Jobs, job: Job) -> str | None:
+    """Return a job's log; None where it cannot be read, as on a node that is gone."""
+    from raysim.errors import DataError, EnvironmentNotFit
+
+    try:
+        return jobs.log(job.id)
+    except (DataError, EnvironmentNotFit):
+        return None
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
@@ -83,7 +93,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         code = "-" if row["exit_code"] is None else str(row["exit_code"])
         texts = (row["job"], row["status"], code, row["started"] or "-", row["run_dir"])
-        table.add_row(*texts, row["progress"][:60])
+        table.add_row(*texts, "-" if row["progress"] is None else row["progress"][:60])
     # A pipe has no width; 80 columns would cut the table.
     Console(width=None if sys.stdout.isatty() else 240, markup=False).print(table)
 
@@ -101,7 +111,7 @@ def _show_one(jobs: Jobs, job: Job, *, as_json: bool) -> None:
     click.echo("\n".join(["", *lines]))
 
 
-def _facts(job: Job, log: str) -> dict[str, Any]:
+def _facts(job: Job, log: str | None) -> dict[str, Any]:
     when = datetime.fromtimestamp(job.started) if job.started else None
     return {
         "job": job.id,
@@ -110,7 +120,7 @@ def _facts(job: Job, log: str) -> dict[str, Any]:
         "started": when.isoformat(sep=" ", timespec="seconds") if when else None,
         "run_dir": job.run_dir,
         "raysim": job.version,
-        "progress": last_progress(log),
+        "progress": None if log is None else last_progress(log),
         "message": job.message.strip().splitlines()[0] if job.message.strip() else "",
     }
 

@@ -58,7 +58,7 @@ def command(
     if resume and force:
         raise ConfigError("--resume and --force contradict each other; give one of them")
     settings = for_cluster(load_config(config, overrides), storage)
-    run_dir = run_directory(settings)
+    run_dir = str(settings.run_dir())
 
     from raysim.runtime.ray.jobs import RUN, Jobs, new_job_id
 
@@ -93,6 +93,7 @@ def for_cluster(config: RunConfig, storage: str | None) -> RunConfig:
 
 def _output(output: str, storage: str | None) -> str:
     from raysim.errors import ConfigError
+    from raysim.runtime.storage import refuse_secrets
 
     if storage is None:
         if not _is_absolute(output):
@@ -101,6 +102,7 @@ def _output(output: str, storage: str | None) -> str:
                 "with a path or URL that every node reaches, or make output absolute"
             )
         return output
+    refuse_secrets(storage, "--storage")  # before anything repeats it
     if not _is_absolute(storage):
         raise ConfigError(
             f"--storage must be an absolute path or a URL like s3://bucket/runs, got {storage!r}"
@@ -114,31 +116,8 @@ def _output(output: str, storage: str | None) -> str:
 
 
 def _is_absolute(path: str) -> bool:
-    """Whether a path means the same on every node; a URL must not carry a password."""
-    from urllib.parse import urlsplit
-
-    from raysim.errors import ConfigError
-
-    if "://" not in path:
-        return path.startswith("/")
-    if "@" in urlsplit(path).netloc:
-        raise ConfigError(
-            "a storage URL with a user or password in it would be saved and logged; set the "
-            "storage's credentials on the nodes instead"
-        )
-    return True
-
-
-def run_directory(config: RunConfig) -> str:
-    """Return the run directory as text: a URL has no place in a ``Path``."""
-    from raysim.config import choice_name
-
-    return config.output.format(
-        name=config.name,
-        method=choice_name(config.method),
-        dataset=choice_name(config.data.dataset),
-        seed=config.seed,
-    )
+    """Whether a path means the same on every node."""
+    return "://" in path or path.startswith("/")
 
 
 def follow_job(jobs: Jobs, job_id: str, stream: TextIO) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ray.exceptions import NodeDiedError
 
 from raysim.cli.doctor_cluster import judge, judge_storage
 from raysim.cli.main import main
 from raysim.runtime.placement import Node
+from raysim.runtime.ray import inspection
 from raysim.runtime.ray.inspection import NodeReport
 
 FACTS = {
@@ -81,3 +83,15 @@ def test_cluster_options_need_cluster(capsys):
 
     assert left.value.code == 2
     assert "add --cluster" in capsys.readouterr().err
+
+
+def test_a_node_that_dies_before_its_clock_is_read_is_a_finding_of_its_own(monkeypatch):
+    def dies(node):
+        raise NodeDiedError("the node is gone")
+
+    monkeypatch.setattr(inspection, "_clock", dies)
+
+    found = inspection._report(report().node, FACTS)
+
+    assert found.wrong
+    assert failed([found, report("10.0.0.2")]).keys() == {"node"}

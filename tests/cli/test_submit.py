@@ -13,7 +13,7 @@ import yaml
 
 from raysim.cli.main import main
 from raysim.cli.status import last_progress
-from raysim.cli.submit import for_cluster, run_directory
+from raysim.cli.submit import for_cluster
 from raysim.config import config_yaml, load_config
 from raysim.errors import ConfigError
 
@@ -50,7 +50,7 @@ def test_the_job_runs_on_its_cluster_below_the_storage():
     again = load_config(yaml.safe_load(config_yaml(sent)))
     assert again == sent
     assert (sent.runtime.kind, sent.runtime.address) == ("ray", "auto")
-    assert run_directory(sent) == "/mnt/shared/runs/quickstart/fb_nll/seed3"
+    assert str(sent.run_dir()) == "/mnt/shared/runs/quickstart/fb_nll/seed3"
 
 
 def test_a_url_stays_one():
@@ -58,13 +58,13 @@ def test_a_url_stays_one():
 
     sent = for_cluster(config, "s3://bucket/mine")
 
-    assert run_directory(sent) == "s3://bucket/mine/runs/quickstart/fb_nll/seed0"
+    assert sent.run_dir() == "s3://bucket/mine/runs/quickstart/fb_nll/seed0"
 
 
 def test_an_absolute_output_needs_no_storage():
     sent = for_cluster(load_config("quickstart", ["output=/mnt/{name}"]), None)
 
-    assert run_directory(sent) == "/mnt/quickstart"
+    assert str(sent.run_dir()) == "/mnt/quickstart"
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,27 @@ def test_an_output_that_means_something_else_elsewhere_is_refused(output, storag
         for_cluster(config, storage)
 
 
-def test_a_password_in_the_storage_is_refused_and_not_repeated():
-    config = load_config("quickstart")
+SECRETS = ["s3://me:hunter2@bucket/runs", "s3://KEY:hun/ter2@bucket/x", "s3://b/x?token=hunter2"]
 
-    with pytest.raises(ConfigError) as wrong:
-        for_cluster(config, "s3://me:hunter2@bucket/runs")
 
-    assert "hunter2" not in str(wrong.value)
+@pytest.mark.parametrize("storage", SECRETS)
+@pytest.mark.parametrize("output", ["runs/{name}", "/mnt/{name}"])
+def test_a_password_in_the_storage_is_refused_and_not_repeated(storage, output):
+    config = load_config("quickstart", [f"output={output}"])
+
+    with pytest.raises(ConfigError, match="--storage is a s3:// URL with credentials") as wrong:
+        for_cluster(config, storage)
+
+    assert "ter2" not in str(wrong.value)
+
+
+@pytest.mark.parametrize("storage", SECRETS)
+def test_the_doctor_sends_no_password_to_the_cluster(cli, nobody, storage):
+    code, out, err = cli("doctor", "--cluster", "--address", nobody, "--storage", storage)
+
+    assert code == 2
+    assert "URL with credentials" in err
+    assert "ter2" not in out + err
 
 
 @pytest.mark.parametrize(
@@ -189,11 +203,20 @@ def test_the_address_comes_from_the_argument_then_rays_variables(monkeypatch):
 def test_a_variable_that_is_no_url_is_named(monkeypatch):
     from raysim.runtime.ray.jobs import find_address
 
-    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "10.0.0.1:6379")
 
-    with pytest.raises(ConfigError, match="RAY_ADDRESS must be the URL"):
+    with pytest.raises(ConfigError, match="RAY_API_SERVER_ADDRESS must be the URL"):
         find_address(None)
+
+
+@pytest.mark.parametrize("joined", ["10.0.0.1:6379", "auto", "local", "ray://host:10001"])
+def test_a_cluster_to_join_says_nothing_about_the_dashboard(monkeypatch, joined):
+    from raysim.runtime.ray.jobs import DEFAULT_ADDRESS, find_address
+
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", joined)
+
+    assert find_address(None) == DEFAULT_ADDRESS
 
 
 # ---- names and what is shipped ---------------------------------------------------------------

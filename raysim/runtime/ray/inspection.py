@@ -20,10 +20,9 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import AuthenticationError, GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raysim.errors import EnvironmentNotFit
 from raysim.runtime.placement import Node, RuntimeSettings
 from raysim.runtime.ray.reachable import unreachable
 from raysim.runtime.ray.session import connect, nodes
@@ -49,25 +48,11 @@ class NodeReport:
 
 def inspect_cluster(address: str) -> list[NodeReport]:
     """Join the cluster and ask every living node."""
-    try:
-        connect(RuntimeSettings(address=address))
-    except AuthenticationError as wrong:
-        raise EnvironmentNotFit(
-            f"the cluster at {address!r} refused this machine: {str(wrong).splitlines()[0]}; set "
-            "RAY_AUTH_MODE=token and put the cluster's token into ~/.ray/auth_token"
-        ) from wrong
+    connect(RuntimeSettings(address=address))
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     found = nodes()
     answers = _ask(found, describe_node)
-    reports = []
-    for node in found:
-        facts = answers[node.id]
-        if isinstance(facts, Exception):
-            reports.append(NodeReport(node, wrong=_first_line(facts)))
-            continue
-        skew_s, round_trip_s = _clock(node)
-        reports.append(NodeReport(node, facts, "", skew_s, round_trip_s))
-    return reports
+    return [_report(node, answers[node.id]) for node in found]
 
 
 def unreachable_storage(storage: str) -> list[tuple[str, str]]:
@@ -155,6 +140,17 @@ def _ask(asked: Sequence[Node], task: Callable[..., Any], *arguments: Any) -> di
         except RayError as wrong:
             answers[node_id] = wrong
     return answers
+
+
+def _report(node: Node, facts: Any) -> NodeReport:
+    """Compare the clock of a node that answered; it may die meanwhile."""
+    if isinstance(facts, Exception):
+        return NodeReport(node, wrong=_first_line(facts))
+    try:
+        skew_s, round_trip_s = _clock(node)
+    except RayError as wrong:
+        return NodeReport(node, wrong=_first_line(wrong))
+    return NodeReport(node, facts, "", skew_s, round_trip_s)
 
 
 def _clock(node: Node) -> tuple[float, float]:

@@ -27,6 +27,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 import raysim
 from raysim.errors import ConfigError, DataError, EnvironmentNotFit
+from raysim.runtime.ray.session import is_url, token_advice
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
@@ -61,11 +62,15 @@ class Job:
 
 
 def find_address(given: str | None) -> str:
-    """Return the URL to ask: the given one, Ray's variables, or this machine's dashboard."""
+    """Return the URL to ask: the given one, Ray's variables, or this machine's dashboard.
+
+    ``RAY_ADDRESS`` may as well name a cluster to join, which is no URL and says nothing here.
+    """
     source, address = "--address", given
     if address is None:
-        named = ((name, os.environ.get(name)) for name in ADDRESSES)
-        source, address = next(((n, a) for n, a in named if a), ("", DEFAULT_ADDRESS))
+        named = [(name, os.environ.get(name, "")) for name in ADDRESSES]
+        usable = ((n, a) for n, a in named if a and (n != "RAY_ADDRESS" or is_url(a)))
+        source, address = next(usable, ("", DEFAULT_ADDRESS))
     if address == "auto":
         address = DEFAULT_ADDRESS
     try:
@@ -82,11 +87,6 @@ def find_address(given: str | None) -> str:
     if parts.username or parts.password:
         raise ConfigError(f"{source} must not hold a password; Ray's token authentication does it")
     return address.rstrip("/")
-
-
-def is_url(address: str) -> bool:
-    """Whether an address is the dashboard's and not that of Ray's own protocol."""
-    return address.startswith(("http://", "https://"))
 
 
 def new_job_id(name: str) -> str:
@@ -168,18 +168,20 @@ class Jobs:
 
         A broken connection is opened again; what was yielded does not come twice.
         """
-        seen, broken_since = 0, None
+        seen, broken_since, is_silent = 0, None, False
         while True:
             skip = seen
             try:
                 for text in self._tail(job_id):
-                    broken_since = None
-                    new = text[skip:]
-                    skip = max(skip - len(text), 0)
+                    broken_since, is_silent = None, text is None
+                    new = (text or "")[skip:]
+                    skip = max(skip - len(text or ""), 0)
                     seen += len(new)
                     if new:
                         yield new
                 if self.get(job_id).has_ended:
+                    if is_silent and (rest := self.log(job_id)[seen:]):
+                        yield rest  # said between the silence and the end
                     return
                 broken_since = None
             except (EnvironmentNotFit, *GONE_WRONG) as wrong:
@@ -198,15 +200,18 @@ class Jobs:
             time.sleep(0.5)
         return job
 
-    def _tail(self, job_id: str) -> Iterator[str]:
-        """Yield pieces of the log until the cluster ends it, or says nothing for a while."""
+    def _tail(self, job_id: str) -> Iterator[str | None]:
+        """Yield pieces of the log until the cluster ends it; None: it says nothing for a while."""
         loop = asyncio.new_event_loop()
         pieces = self._client.tail_job_logs(job_id)
         try:
             while True:
                 try:
                     yield loop.run_until_complete(asyncio.wait_for(anext(pieces), QUIET_S))
-                except (StopAsyncIteration, TimeoutError):
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    yield None
                     return
         finally:
             _close(loop, pieces)
@@ -217,7 +222,7 @@ class Jobs:
         try:
             yield
         except AuthenticationError as wrong:
-            raise EnvironmentNotFit(_token_advice(self.address, str(wrong))) from None
+            raise EnvironmentNotFit(token_advice(self.address, str(wrong))) from None
         except GONE_WRONG as wrong:
             if job_id and "does not exist" in str(wrong):
                 raise DataError(
@@ -268,16 +273,6 @@ def _exit_code(status: JobStatus, code: int | None, error: str | None) -> int | 
     if status == JobStatus.STOPPED:
         return 130
     return 3 if "RUNTIME_ENV" in str(error or "") else 1
-
-
-def _token_advice(address: str, said: str) -> str:
-    how = (
-        "set RAY_AUTH_MODE=token, and put the cluster's token into ~/.ray/auth_token (or name its "
-        "file in RAY_AUTH_TOKEN_PATH)"
-    )
-    if "invalid" in said.lower():
-        return f"the cluster at {address} refused this machine's token as wrong; {how}"
-    return f"the cluster at {address} asks for a token and got none; {how}"
 
 
 @contextlib.contextmanager

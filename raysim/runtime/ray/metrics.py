@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray.util.metrics import Gauge
 
@@ -29,6 +29,40 @@ WHAT = {
 }
 
 
+class Round(NamedTuple):
+    """What is kept of a round's record, however many clients it tells about."""
+
+    seconds: float
+    up: int
+    down: int
+
+
+class Totals:
+    """Sums over the rounds of a run; a round that is reported again takes its old place."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[tuple[str, int], Round] = {}
+        self.seconds: dict[str, float] = {}
+        self.sent = {"up": 0, "down": 0}
+        self.accuracy: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Count a round once."""
+        stage, key = record["stage"], (record["stage"], record["round"])
+        nbytes = {way: sum(counts.values()) for way, counts in record.get("bytes", {}).items()}
+        new = Round(record["seconds"], nbytes.get("up", 0), nbytes.get("down", 0))
+        old = self._rounds.get(key, Round(0.0, 0, 0))
+        self._rounds[key] = new
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + new.seconds - old.seconds
+        self.sent["up"] += new.up - old.up
+        self.sent["down"] += new.down - old.down
+        if "accuracy" in record:
+            self.accuracy = record["accuracy"]["mean"]
+
+
 class RunMetrics:
     """A listener that keeps the gauges of one run.
 
@@ -37,7 +71,7 @@ class RunMetrics:
 
     def __init__(self, run: Mapping[str, Any], federation: Federation, folder: RunFolder) -> None:
         self._federation, self._folder = federation, folder
-        self._rounds: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._totals = Totals()
         tags = {name: str(run[name]) for name in RUN}
         self._gauges = {
             name: Gauge(name, description=text, tag_keys=(*RUN, *more)).set_default_tags(tags)
@@ -55,26 +89,21 @@ class RunMetrics:
     def _take(self, event: Event) -> None:
         if event.kind == "start":
             self._set("raysim_rounds_planned", event.rounds)
-            records = self._folder.records(event.round) if event.round else []
-            self._rounds = {(r["stage"], r["round"]): r for r in records}
+            self._totals = Totals()
+            for record in self._folder.records(event.round) if event.round else []:
+                self._totals.add(record)
         if event.kind == "round" and event.record is not None:
-            self._rounds[event.stage, event.round] = event.record  # a repeated round counts once
+            self._totals.add(event.record)
 
     def _show(self) -> None:
-        self._set("raysim_rounds", len(self._rounds))
+        self._set("raysim_rounds", len(self._totals))
         self._set("raysim_clients", len(self._federation.clients))
         self._set("raysim_restarts", self._federation.restarts)
-        seconds: dict[str, float] = {}
-        sent = {"up": 0, "down": 0}
-        for record in self._rounds.values():
-            seconds[record["stage"]] = seconds.get(record["stage"], 0.0) + record["seconds"]
-            for direction, counts in record.get("bytes", {}).items():
-                sent[direction] += sum(counts.values())
-            if "accuracy" in record:
-                self._set("raysim_accuracy", record["accuracy"]["mean"])
-        for stage, spent in seconds.items():
+        if self._totals.accuracy is not None:
+            self._set("raysim_accuracy", self._totals.accuracy)
+        for stage, spent in self._totals.seconds.items():
             self._set("raysim_stage_seconds", spent, stage=stage)
-        for direction, nbytes in sent.items():
+        for direction, nbytes in self._totals.sent.items():
             self._set("raysim_bytes", nbytes, direction=direction)
 
     def _set(self, name: str, value: float, **tags: str) -> None:

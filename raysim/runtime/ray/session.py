@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import ray
+from ray.exceptions import AuthenticationError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysim.errors import EnvironmentNotFit
@@ -26,20 +29,63 @@ def connect(runtime: RuntimeSettings) -> None:
         "log_to_driver": False,
         "namespace": "raysim",
     }
-    named = os.environ.get("RAY_ADDRESS") or None  # what auto means to Ray, where it is set
-    address = named if named and runtime.address in (None, "auto") else runtime.address
-    if address is None:
-        ray.init(address="local", include_dashboard=False, **options)
+    source, address = find_cluster(runtime.address)
+    with _without_urls():
+        if address is None:
+            ray.init(address="local", include_dashboard=False, **options)
+            return
+        try:
+            _knock(address)
+            ray.init(address=address, **options)
+        except AuthenticationError as wrong:
+            raise EnvironmentNotFit(token_advice(address, str(wrong))) from None
+        except (OSError, RuntimeError, ValueError) as wrong:
+            raise EnvironmentNotFit(
+                f"{source} is {address!r}, but no Ray cluster answers there ({wrong}); start one "
+                "with `ray start --head`, correct the address, or drop it to run on this machine"
+            ) from wrong
+
+
+def find_cluster(given: str | None) -> tuple[str, str | None]:
+    """Return which setting or variable names the cluster to join, and its address.
+
+    ``RAY_ADDRESS`` is what auto means to Ray. A URL in it is meant for Ray's Jobs API and names
+    nothing that can be joined.
+    """
+    named = os.environ.get("RAY_ADDRESS", "")
+    if given in (None, "auto") and named and not is_url(named):
+        return "RAY_ADDRESS", named
+    return "runtime.address", given
+
+
+def is_url(address: str) -> bool:
+    """Whether an address is the dashboard's and not that of Ray's own protocol."""
+    return address.lower().startswith(("http://", "https://"))
+
+
+def token_advice(address: str, said: str) -> str:
+    """Return what to do where a cluster does not accept this machine's token, or the lack of it."""
+    how = (
+        "set RAY_AUTH_MODE=token, and put the cluster's token into ~/.ray/auth_token (or name its "
+        "file in RAY_AUTH_TOKEN_PATH)"
+    )
+    if "invalid" in said.lower():
+        return f"the cluster at {address} refused this machine's token as wrong; {how}"
+    return f"the cluster at {address} asks for a token and got none; {how}"
+
+
+@contextlib.contextmanager
+def _without_urls() -> Iterator[None]:
+    """Hide a ``RAY_ADDRESS`` that Ray would try to join."""
+    before = os.environ.get("RAY_ADDRESS", "")
+    if not is_url(before):
+        yield
         return
+    del os.environ["RAY_ADDRESS"]
     try:
-        _knock(address)
-        ray.init(address=address, **options)
-    except (OSError, RuntimeError, ValueError) as wrong:
-        raise EnvironmentNotFit(
-            f"runtime.address is {address!r}, but no Ray cluster answers there ({wrong}); "
-            f"start one "
-            "with `ray start --head`, correct the address, or drop it to run on this machine"
-        ) from wrong
+        yield
+    finally:
+        os.environ["RAY_ADDRESS"] = before
 
 
 def _knock(address: str) -> None:
@@ -70,8 +116,8 @@ def on_node(node: Node) -> NodeAffinitySchedulingStrategy:
     """Return the strategy that starts an actor on a planned node and nowhere else.
 
     Ray's own SPREAD looks at resources that may be seconds old and can fill one node of two, and
-    its soft affinity does not hold for actors without CPUs. An actor whose node dies before it
-    starts counts as lost and is started elsewhere.
+    its soft affinity does not hold for actors without CPUs. Actors that are rebuilt later go
+    wherever there is room.
     """
     return NodeAffinitySchedulingStrategy(node.id, soft=False)
 
