@@ -35,7 +35,7 @@ CNN = {"name": "lenet5", "batch_norm": False}
 WORKLOADS = (
     Workload("A logistic", 100, 600, 10, rounds=42, block=5, target=0.30, limit=0.14),
     Workload("A mlp", 100, 600, 10, {"name": "mlp"}, rounds=22, block=5, target=0.42, limit=0.34),
-    Workload("A cnn", 100, 600, 10, CNN, rounds=6, target=0.44, limit=0.37),
+    Workload("A cnn", 100, 600, 10, CNN, rounds=4, target=0.44, limit=0.37),
     Workload("B logistic", 1000, 600, 100, rounds=10, target=0.22, limit=0.16),
     Workload("C logistic", 10_000, 60, 10_000, rounds=5, target=0.20, limit=0.10),
 )
@@ -101,10 +101,10 @@ def _data(workload: Workload) -> dict[str, Any]:
             "per_class": total // CLASSES,
             "test_per_class": 20,
             # Faint images: where rounding decides a tie in max pooling the weights jump, in
-            # proportion to the images: two correct float32 loops are 1.8e-4 apart after six rounds
-            # of the CNN with separation 1, and 0.9e-4 with half of it.
+            # proportion to the images, and the jumps grow from round to round: two correct float32
+            # loops are 1e-4 apart after five rounds of the CNN, so that it runs fewer.
             "noise_std": 0.03,
-            "separation": 0.25,
+            "separation": 1.0,
         },
         "features": "pixels",
         "partition": {
