@@ -173,5 +173,5 @@ def test_a_ray_address_of_the_environment_without_a_cluster_is_refused_too(
         "run", *RAY, f"output={old}", "--force", "runtime.address=auto", RAY_ADDRESS=nobody
     )
 
-    refused(said, 3, ["runtime.address", nobody, "ray start --head", "correct the address"])
+    refused(said, 3, ["RAY_ADDRESS", nobody, "ray start --head", "correct the address"])
     assert picture(old) == before
