@@ -5,6 +5,7 @@ Its settings, what every node can open, and what only the driver may know.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -117,6 +118,12 @@ class DataWorld:
             self._ready[key] = images
             self._ready_bytes += images.nbytes
         return images
+
+    def visiting(self) -> DataWorld:
+        """Return this world as guests see it: nothing is kept for those who may not come again."""
+        world = copy.copy(self)
+        world._ready, world._ready_bytes = {}, READY_BYTES
+        return world
 
     def test_set(self, classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Return the test images of ``classes`` as model input, and their labels.

@@ -144,7 +144,8 @@ class Cohort:
 
     def _with_guests(self, call: Call, memory: Mapping[ClientId, Tree]) -> Cohort:
         """Return a cohort of this call's clients, own and guests."""
-        together = Cohort(call.guests, self._world)
+        visiting = getattr(self._world, "visiting", None)  # a world may have a cheaper side
+        together = Cohort(call.guests, visiting() if visiting else self._world)
         together._memory.update(memory)
         own = set(call.on) & self._clients.keys()
         together._clients.update({k: self._clients[k] for k in own})

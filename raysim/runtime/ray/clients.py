@@ -304,7 +304,11 @@ class ClientActors:
     def _new(self, cohort: int, strategy: Any) -> Any:
         share = self._runtime.per_actor
         cls = ray.remote(ClientActor).options(
-            num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=0, scheduling_strategy=strategy
+            num_cpus=share.cpus,
+            num_gpus=share.gpus,
+            max_restarts=0,
+            scheduling_strategy=strategy,
+            enable_task_events=False,  # Ray would keep every call of every round in memory
         )
         return cls.remote(self._cohorts[cohort], self._spec, gpus=share.gpus, warm=self._warm)
 

@@ -77,7 +77,7 @@ class Servers:
 
 def _new(strategy: Any) -> Any:
     options = {"num_cpus": 0, "num_gpus": 0, "max_restarts": 0, "scheduling_strategy": strategy}
-    return ray.remote(ParameterServer).options(**options).remote()
+    return ray.remote(ParameterServer).options(**options, enable_task_events=False).remote()
 
 
 def _row(fact: dict[str, Any]) -> dict[str, Any]:
