@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.ray
 
 BIG_MODEL = '"model={name: mlp, hidden: 1000}"'
 """300 kB: such models live in the object store of a node, not inside messages."""
