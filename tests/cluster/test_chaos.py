@@ -65,7 +65,11 @@ class Killer(threading.Thread):
             with self.began:
                 while self.round < wanted:
                     self.began.wait()
-            time.sleep(moment * sorted(self.seconds[:4])[2])  # as long as rounds without trouble
+            usual = sorted(self.seconds[:4])[2]  # as long as rounds without trouble
+            if victim == "client":  # during the clients' work; others at any time of a round
+                while not federations[0]._hosts.in_flight:
+                    time.sleep(0.005)
+            time.sleep(moment * usual * (0.6 if victim == "client" else 1.0))
             try:
                 getattr(self, victim)(which)
             except Exception:
