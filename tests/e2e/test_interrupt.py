@@ -164,7 +164,7 @@ def test_a_run_without_any_readable_checkpoint_says_so(cli, killed):
     said = cli("run", *LONG, f"output={killed}", "--resume")
 
     assert said.code == 1
-    assert "no commit in" in said.err
+    assert "every commit in" in said.err
     assert "--force" in said.err
     assert "Traceback" not in said.err
 
