@@ -30,7 +30,13 @@ def test_a_dashboard_in_the_variable_is_nothing_to_join(monkeypatch, given, vari
     assert find_cluster(given) == found
 
 
-def test_who_named_the_address_is_named(monkeypatch):
+@pytest.fixture
+def not_joined(monkeypatch):
+    """Other tests of this process may have started Ray."""
+    monkeypatch.setattr(session.ray, "is_initialized", lambda: False)
+
+
+def test_who_named_the_address_is_named(monkeypatch, not_joined):
     monkeypatch.setenv("RAY_ADDRESS", NOBODY)
     with pytest.raises(EnvironmentNotFit, match="RAY_ADDRESS is"):
         connect(RuntimeSettings())
@@ -38,7 +44,7 @@ def test_who_named_the_address_is_named(monkeypatch):
         connect(RuntimeSettings(address="127.0.0.1:2"))
 
 
-def test_ray_never_sees_a_dashboard_as_the_cluster_to_join(monkeypatch):
+def test_ray_never_sees_a_dashboard_as_the_cluster_to_join(monkeypatch, not_joined):
     seen = {}
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
     monkeypatch.setattr(
@@ -51,7 +57,7 @@ def test_ray_never_sees_a_dashboard_as_the_cluster_to_join(monkeypatch):
     assert session.os.environ["RAY_ADDRESS"] == "http://127.0.0.1:8265"
 
 
-def test_a_refused_token_is_an_error_with_advice(monkeypatch):
+def test_a_refused_token_is_an_error_with_advice(monkeypatch, not_joined):
     def init(**_: object) -> None:
         raise session.AuthenticationError("the token is invalid")
 
