@@ -89,3 +89,15 @@ def test_quick_answers_load_no_heavy_package(line):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_plan_is_shown_before_anything_runs(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    said = cli("show", "--plan", "quickstart")
+    wrong = cli("show", "--plan", "quickstart", "runtime.actors=0")
+
+    assert (said.code, said.out) == (0, "12 clients in this process; no actor starts\n")
+    assert wrong.code == 2
+    assert "runtime.actors" in wrong.err
+    assert list(tmp_path.iterdir()) == []

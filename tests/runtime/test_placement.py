@@ -15,6 +15,7 @@ from raysim.runtime.placement import (
     RuntimeSettings,
     ShareSettings,
     balance,
+    describe_plan,
     plan,
     share_out,
     spread,
@@ -328,3 +329,27 @@ def test_one_client_does_not_move():
 def test_a_deadline_and_a_quorum_belong_together(options, says):
     with pytest.raises(SettingError, match=says):
         RuntimeSettings(**options)
+
+
+# ---- a plan to look at -----------------------------------------------------------------------
+
+
+def test_a_plan_names_every_node_with_its_actors_clients_and_servers():
+    layout = describe_plan([5, 1, 1, 1, 8], [HEAD, SMALL, LARGE], replace(asked(5), servers=2))
+
+    rows = {node["name"]: node for node in layout["nodes"]}
+    assert (layout["clients"], layout["servers"], list(rows)) == (5, 2, ["head", "small", "large"])
+    assert rows["head"]["actors"] == []
+    assert (rows["head"]["servers"], rows["head"]["coordinator"]) == (2, True)
+    actors = [*rows["small"]["actors"], *rows["large"]["actors"]]
+    assert sum(actor["clients"] for actor in actors) == 5
+    assert sum(actor["samples"] for actor in actors) == 16
+    assert len(actors) == 5
+
+
+def test_two_raylets_of_one_machine_are_two_rows_of_a_plan():
+    twins = [Node("same", 2, 0, "b"), Node("same", 2, 0, "a")]
+
+    layout = describe_plan([1] * 4, twins, asked("auto"))
+
+    assert [len(node["actors"]) for node in layout["nodes"]] == [2, 2]
