@@ -52,13 +52,16 @@ class Killer(threading.Thread):
         rounds = sorted(rng.sample(range(4, ROUNDS), KILLS))
         self.plan = {r: (v, rng.random(), rng.random()) for r, v in zip(rounds, victims)}
         self.began, self.round, self.seconds = threading.Condition(), 0, []
+        self.left = sorted(self.plan)
 
     def listen(self, event):
         if event.kind == "round" and event.stage == "train":
             with self.began:
                 self.round = event.round + 1
                 self.seconds.append(event.record["seconds"])
-                self.began.notify()
+                self.began.notify_all()
+                overdue = lambda: self.left and self.left[0] <= event.round
+                self.began.wait_for(lambda: not overdue(), timeout=60)  # no kill is left out
 
     def run(self):
         for wanted, (victim, moment, which) in sorted(self.plan.items()):
@@ -67,13 +70,17 @@ class Killer(threading.Thread):
                     self.began.wait()
             usual = sorted(self.seconds[:4])[2]  # as long as rounds without trouble
             if victim == "client":  # during the clients' work; others at any time of a round
-                while not federations[0]._hosts.in_flight:
+                until = time.monotonic() + 1
+                while not federations[0]._hosts.in_flight and time.monotonic() < until:
                     time.sleep(0.005)
             time.sleep(moment * usual * (0.6 if victim == "client" else 1.0))
             try:
                 getattr(self, victim)(which)
             except Exception:
                 kills[-1]["broken"] = traceback.format_exc()
+            with self.began:
+                self.left.remove(wanted)
+                self.began.notify_all()
 
     def client(self, which):
         hosts = federations[0]._hosts
@@ -85,9 +92,10 @@ class Killer(threading.Thread):
         self.kill(hosts.rows[cohort]["pid"])
 
     def server(self, which):
-        rows = federations[0]._servers.rows
+        pids = [row["pid"] for row in federations[0]._servers.rows]
+        pids = [pid for pid in pids if os.path.exists(f"/proc/{pid}")] or pids
         kills.append({"victim": "server", "call": None})
-        self.kill(rows[int(which * len(rows))]["pid"])
+        self.kill(pids[int(which * len(pids))])
 
     def node(self, which):
         hosts = federations[0]._hosts
@@ -99,7 +107,7 @@ class Killer(threading.Thread):
         kills.append({"victim": "node", "actor": actor, "call": call})
         raylets.remove(victim)
         victim.kill()
-        raylets.append(Worker())
+        threading.Thread(target=lambda: raylets.append(Worker()), daemon=True).start()
 
     def kill(self, pid):
         try:
