@@ -47,7 +47,7 @@ class Killer(threading.Thread):
     def __init__(self):
         super().__init__(daemon=True)
         rng = random.Random(SEED)
-        victims = ["client"] * 36 + ["server"] * 8 + ["node"] * 6
+        victims = ["client"] * 37 + ["server"] * 7 + ["node"] * 6
         rng.shuffle(victims)
         rounds = sorted(rng.sample(range(4, ROUNDS), KILLS))
         self.plan = {r: (v, rng.random(), rng.random()) for r, v in zip(rounds, victims)}
@@ -73,7 +73,7 @@ class Killer(threading.Thread):
                 until = time.monotonic() + 1
                 while not federations[0]._hosts.in_flight and time.monotonic() < until:
                     time.sleep(0.005)
-            time.sleep(moment * usual * (0.6 if victim == "client" else 1.0))
+            time.sleep(moment * usual * (0.4 if victim == "client" else 1.0))
             try:
                 getattr(self, victim)(which)
             except Exception:
