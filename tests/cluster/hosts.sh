@@ -2,17 +2,19 @@
 # Hosts on one machine, for `ray up` with provider local: hosts.sh up [N] | down | sh NAME CMD... |
 # cut NAME | heal NAME | status
 #
-# A host is a set of namespaces (net, pid, mount, uts, ipc) with an sshd as pid 1 and a /root, a
+# A host is a set of namespaces (net, pid, mount, uts, ipc) with an sshd as pid 1 and a home, a
 # /tmp/ray and a /dev/shm of its own; the rest of the file system is common, as a network drive
 # would be. "op" (10.77.0.1) is the operator's laptop, h0, h1, ... (10.77.0.10 up) the machines. No
 # packet leaves this machine. Needs root, openssh-server, iproute2 and procps.
 #
-# HOSTS_LAB: folder for keys, homes and logs. HOSTS_KEEP: colon-separated folders below /root that
-# all hosts keep seeing (an interpreter, a checkout). HOSTS_PATH: folders in front of PATH in `sh`.
+# HOSTS_LAB: folder for keys, homes and logs. HOSTS_KEEP: colon-separated folders that all hosts keep
+# seeing, also below root's home (an interpreter, a checkout). HOSTS_PATH: folders in front of PATH
+# in `sh`.
 set -euo pipefail
 
 lab="${HOSTS_LAB:?set HOSTS_LAB to a folder for keys, homes and logs}"
 net=10.77.0
+home_of_root="$(getent passwd root | cut -d: -f6)"
 tag="${HOSTS_TAG:-rs}" # prefix of the network namespaces
 
 in_net() { ip netns exec "$tag-$1" "${@:2}"; }
@@ -67,11 +69,11 @@ END
   local mounts="mount --make-rprivate /; mount -t proc proc /proc"
   IFS=: read -ra kept <<<"${HOSTS_KEEP:-}"
   for keep in ${kept[@]+"${kept[@]}"}; do
-    [[ "$keep" == /root/* ]] || continue
-    mkdir -p "$home${keep#/root}"
-    mounts+="; mount --bind '$keep' '$home${keep#/root}'"
+    [[ "$keep" == "$home_of_root"/* ]] || continue
+    mkdir -p "$home${keep#"$home_of_root"}"
+    mounts+="; mount --bind '$keep' '$home${keep#"$home_of_root"}'"
   done
-  mounts+="; mount --rbind '$home' /root; mkdir -p /tmp/ray /run/sshd"
+  mounts+="; mount --rbind '$home' '$home_of_root'; mkdir -p /tmp/ray /run/sshd"
   mounts+="; mount -t tmpfs tmpfs /tmp/ray; mount -t tmpfs -o size=2g tmpfs /dev/shm"
   mounts+="; mount --bind '$lab/$name/hosts' /etc/hosts; hostname '$name'"
   # Nothing of this shell's environment may be seen on the "remote" machine.
@@ -139,7 +141,7 @@ case "$command" in
   sh)
     name="$1"
     shift
-    nsenter -t "$(first_process "$name")" -a -- env -i HOME=/root USER=root LANG=C.UTF-8 \
+    nsenter -t "$(first_process "$name")" -a -- env -i HOME="$home_of_root" USER=root LANG=C.UTF-8 \
       PATH="${HOSTS_PATH:+$HOSTS_PATH:}/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin" "$@"
     ;;
   cut) in_net "$1" ip link set eth0 down ;;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = Path(__file__).with_name("hosts.sh")
 BIN = Path(sys.prefix) / "bin"
+HOME = pwd.getpwnam("root").pw_dir
 NEEDED = ("ip", "ssh", "sshd", "rsync", "pgrep", "nsenter", "unshare")
 ADDRESS = "http://127.0.0.1:8265"
 RUN = [
@@ -69,7 +71,7 @@ class Lab:
 
     def start(self, *command: str, on: str = "op") -> subprocess.Popen[str]:
         """Start a command on a machine, the operator's by default, from its home."""
-        settings = ["env", "-C", "/root", "RAY_AUTH_MODE=token", "RAY_UP_enable_autoscaler_v2=0"]
+        settings = ["env", "-C", HOME, "RAY_AUTH_MODE=token", "RAY_UP_enable_autoscaler_v2=0"]
         settings += ["RAY_USAGE_STATS_ENABLED=0", "PYTHONUNBUFFERED=1"]
         return subprocess.Popen(
             [HOSTS, "sh", on, *settings, *command],
@@ -111,7 +113,7 @@ def lab(_own_cache: None) -> Iterator[Lab]:
     try:
         lab.hosts("up", "3")
         lab.run("ray", "get-auth-token", "--generate")
-        lab.run("chmod", "600", "/root/.ray/auth_token")
+        lab.run("chmod", "600", f"{HOME}/.ray/auth_token")
         lab.run("ray", "up", "-y", "--no-config-cache", lab.cluster_file())
         ssh = ["ssh", "-i", f"{folder}/lab/key", "-o", "StrictHostKeyChecking=no"]
         tunnel = lab.start(*ssh, "-N", "-L", "8265:127.0.0.1:8265", "root@10.77.0.10")
