@@ -51,7 +51,7 @@ class ClientActors:
         self._home = {r.id: c for c, members in enumerate(self._cohorts) for r in members}
         self._committed: tuple[str, dict[str, list[ClientId]]] = ("", {})
         self._replay: list[list[Call]] = [[] for _ in self._cohorts]
-        self._losses = Losses("client actor", len(self._cohorts), runtime.max_restarts)
+        self.losses = Losses("client actor", len(self._cohorts), runtime.max_restarts)
         self._remembers: set[ClientId] = set()
         """Clients whose memory is not empty."""
         self._unreachable_since: dict[int, float] = {}
@@ -65,23 +65,10 @@ class ClientActors:
             actor.assign.remote(self._cohorts[c], spec, self._warm) for c, actor in idle.items()
         ]
         """Idle actors that take over these clients."""
-        self._actors = [
+        self.actors = [
             idle[c] if c in idle else self._new(c, on_node(home))
             for c, home in enumerate(plan.homes)
         ]
-
-    def __len__(self) -> int:
-        return len(self._actors)
-
-    @property
-    def actors(self) -> list[Any]:
-        """The handles, in order."""
-        return self._actors
-
-    @property
-    def restarts(self) -> int:
-        """How many were rebuilt."""
-        return self._losses.restarts
 
     def run(self, call: Call, num_servers: int) -> tuple[dict[ClientId, Any], list[list[Any]]]:
         """Return replies by client and, for a reduce, each actor's partial-sum references."""
@@ -114,7 +101,7 @@ class ClientActors:
 
     def ask_all(self, method: str, *arguments: Any, where: str) -> list[Any]:
         """Call a method of every actor at the same time; return the answers in order."""
-        refs = [getattr(actor, method).remote(*arguments) for actor in self._actors]
+        refs = [getattr(actor, method).remote(*arguments) for actor in self.actors]
         answers = []
         for cohort, first in enumerate(refs):
             ref = first
@@ -125,7 +112,7 @@ class ClientActors:
                 except LOST as wrong:
                     refuse_lost_objects(wrong)
                     self._recover(cohort, wrong, where=where, during=method)
-                    ref = getattr(self._actors[cohort], method).remote(*arguments)
+                    ref = getattr(self.actors[cohort], method).remote(*arguments)
                 except FAILED as wrong:
                     raise original(wrong) from wrong
         return answers
@@ -133,7 +120,7 @@ class ClientActors:
     def committed(self, folder: str, shards: dict[str, list[ClientId]]) -> None:
         """Remember the commit that lost actors are rebuilt from."""
         self._start_from(folder, shards)
-        self._losses.forgive()
+        self.losses.forgive()
 
     def go_back(self, folder: str, shards: dict[str, list[ClientId]], where: str) -> None:
         """Take all memory back to a commit, also that of actors still busy with what came after."""
@@ -145,7 +132,7 @@ class ClientActors:
     def _start_from(self, folder: str, shards: dict[str, list[ClientId]]) -> None:
         self._committed = (folder, shards)
         self._remembers = {k for clients in shards.values() for k in clients}
-        self._replay = [[] for _ in self._actors]
+        self._replay = [[] for _ in self.actors]
 
     def describe(self, facts: Sequence[dict[str, Any]]) -> None:
         """Take what the actors say about themselves."""
@@ -154,11 +141,11 @@ class ClientActors:
     def end(self, *, keep_actors: bool) -> None:
         """End the actors, or keep them for the next run of this process."""
         if keep_actors:
-            keep(self._runtime.per_actor, self._actors, [row["node_id"] for row in self.rows])
+            keep(self._runtime.per_actor, self.actors, [row["node_id"] for row in self.rows])
         else:
-            for actor in self._actors:
+            for actor in self.actors:
                 ray.kill(actor)
-        self._actors = []
+        self.actors = []
 
     # ---- calling ---------------------------------------------------------------------------
 
@@ -167,7 +154,7 @@ class ClientActors:
         home = {k: self._home[k] for k in call.on}
         if call.groups is not None and is_stateless(call):
             sizes = {k: len(self._record[k].sample_ids) for k in call.on}
-            home = share_out(home, sizes, len(self._actors))
+            home = share_out(home, sizes, len(self.actors))
         members: dict[int, list[ClientId]] = {}
         for k in call.on:
             members.setdefault(home[k], []).append(k)
@@ -187,7 +174,7 @@ class ClientActors:
     ) -> list[Any]:
         returns = 1 if call.groups is None else 1 + num_servers
         self.in_flight[cohort] = call.number
-        run = self._actors[cohort].run.options(num_returns=returns)
+        run = self.actors[cohort].run.options(num_returns=returns)
         refs = run.remote(call, num_servers, *lent)
         return [refs] if returns == 1 else list(refs)
 
@@ -197,7 +184,7 @@ class ClientActors:
         for guest in guests:
             if guest.id in self._remembers:
                 by_home.setdefault(self._home[guest.id], []).append(guest.id)
-        return [self._actors[c].lend.remote(ids) for c, ids in by_home.items()]
+        return [self.actors[c].lend.remote(ids) for c, ids in by_home.items()]
 
     def _answer(self, cohort: int, call: Call, ref: Any) -> dict[ClientId, Any] | None:
         """Return an actor's replies, or None when the call must go out again."""
@@ -240,7 +227,7 @@ class ClientActors:
         while True:
             node = self.rows[cohort]["node"]
             busy = self.in_flight.pop(cohort, None)
-            self._losses.allow(cohort, reason, where=where, during=during, node=node, call=busy)
+            self.losses.allow(cohort, reason, where=where, during=during, node=node, call=busy)
             try:
                 self._rebuild(cohort)
                 return
@@ -262,13 +249,13 @@ class ClientActors:
         """Replace an actor: committed memory back, then the calls since that commit again."""
         # An unreachable actor may still be alive; it must not answer for these clients again.
         with contextlib.suppress(*LOST):
-            ray.kill(self._actors[cohort])
+            ray.kill(self.actors[cohort])
         self._unreachable_since.pop(cohort, None)
-        self._actors[cohort] = self._new(cohort, "SPREAD")
+        self.actors[cohort] = self._new(cohort, "SPREAD")
         self._wait_for(cohort)
         folder, shards = self._committed
         if shards:
-            ray.get(self._actors[cohort].load.remote(folder, shards))
+            ray.get(self.actors[cohort].load.remote(folder, shards))
         for call in self._replay[cohort]:
             ray.get(self._submit(cohort, call, 1)[0])
         self.in_flight.pop(cohort, None)
@@ -316,7 +303,7 @@ class ClientActors:
         """Wait until a rebuilt actor answers; without its node's resources it never would."""
         seconds = self._runtime.start_timeout_s
         try:
-            fact = ray.get(self._actors[cohort].describe.remote(), timeout=seconds)
+            fact = ray.get(self.actors[cohort].describe.remote(), timeout=seconds)
             self.rows[cohort] = self._row(cohort, fact)
         except GetTimeoutError as wrong:
             raise WorkerLost(

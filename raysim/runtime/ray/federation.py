@@ -64,7 +64,7 @@ class RayFederation:
     @property
     def restarts(self) -> int:
         """Actors rebuilt so far."""
-        return self._hosts.restarts + self._servers.restarts
+        return self._hosts.losses.restarts + self._servers.losses.restarts
 
     @property
     def late(self) -> list[ClientId]:
@@ -84,7 +84,7 @@ class RayFederation:
         """Run a task on clients: one call per actor."""
         ids = self.clients if on is None else on
         call = self._call(task, ids, shared, each, None)
-        return self._hosts.run(call, len(self._servers))[0]
+        return self._hosts.run(call, len(self._servers.actors))[0]
 
     def reduce(
         self,
@@ -99,7 +99,7 @@ class RayFederation:
         Partial sums go from the actors to the servers, not through the driver.
         """
         call = self._call(task, groups, shared, each, groups)
-        count = len(self._servers)
+        count = len(self._servers.actors)
         replies, parts = self._hosts.run(call, count)
         present = {groups[k] for k in replies}
         results: dict[GroupId, GroupResult] = {}
@@ -145,7 +145,7 @@ class RayFederation:
         stored = self._ask(0, "save", folder, dict(models))[1] if models else {}
         self._shards = shards
         self._hosts.committed(folder, shards)
-        self._servers.forgive()
+        self._servers.losses.forgive()
         return {"memory": shards, "models": stored}
 
     def restore(self, folder: str, manifest: Mapping[str, Any]) -> dict[str, Handle]:
@@ -182,7 +182,7 @@ class RayFederation:
         return Call(task, on, shared, each or {}, groups, self.where, number)
 
     def _ask(self, server: int, method: str, *arguments: Any, num_returns: int = 1) -> list[Any]:
-        server %= len(self._servers)
+        server %= len(self._servers.actors)
         return self._servers.ask(
             server, method, *arguments, where=self.where, num_returns=num_returns
         )
@@ -209,5 +209,5 @@ class RayFederation:
             self.close()
             raise original(wrong) from wrong
         facts = told[len(self._hosts.assigned) :]
-        self._hosts.describe(facts[: len(self._hosts)])
-        self._servers.describe(facts[len(self._hosts) :])
+        self._hosts.describe(facts[: len(self._hosts.actors)])
+        self._servers.describe(facts[len(self._hosts.actors) :])

@@ -21,11 +21,10 @@ from typing import Any
 import ray
 from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysim.runtime.placement import Node, RuntimeSettings
 from raysim.runtime.ray.reachable import unreachable
-from raysim.runtime.ray.session import connect, nodes
+from raysim.runtime.ray.session import connect, nodes, run_on
 from raysim.runtime.storage import absolute, place
 
 ANSWER_S = 120.0
@@ -121,15 +120,9 @@ def tell_time() -> float:
 # ---- asking ----------------------------------------------------------------------------------
 
 
-def _start(node: Node, task: Callable[..., Any], *arguments: Any) -> Any:
-    there = NodeAffinitySchedulingStrategy(node.id, soft=False)
-    remote = ray.remote(task).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-    return remote.remote(*arguments)
-
-
 def _ask(asked: Sequence[Node], task: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
     """Return each node's answer, or the exception that came instead."""
-    refs = {node.id: _start(node, task, *arguments) for node in asked}
+    refs = {node.id: run_on(node, task, *arguments) for node in asked}
     deadline = time.monotonic() + ANSWER_S
     answers: dict[str, Any] = {}
     for node_id, ref in refs.items():
@@ -158,7 +151,7 @@ def _clock(node: Node) -> tuple[float, float]:
     tries = []
     for _ in range(PINGS):
         before, started = time.time(), time.perf_counter()
-        there = ray.get(_start(node, tell_time), timeout=ANSWER_S)
+        there = ray.get(run_on(node, tell_time), timeout=ANSWER_S)
         trip = time.perf_counter() - started
         tries.append((trip, there - (before + trip / 2)))
     trip, skew = min(tries)

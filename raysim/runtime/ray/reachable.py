@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysim.errors import EnvironmentNotFit, OutputError, RaysimError
 from raysim.runtime.placement import Node
-from raysim.runtime.ray.session import nodes
+from raysim.runtime.ray.session import nodes, run_on
 from raysim.runtime.storage import Storage, open_storage, place, reason, remedy
 
 ANSWER_S = 30.0
@@ -62,13 +61,7 @@ def unreachable(folder: str, living: list[Node]) -> list[tuple[str, str]]:
 
 def _ask(folder: str, token: str, living: list[Node], names: dict[str, str]) -> dict[str, str]:
     """Run one small task per node; return what went wrong there, empty for nothing."""
-    task = ray.remote(num_cpus=0, max_retries=0)(_try)
-    refs = {
-        node.id: task.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)
-        ).remote(folder, token, names[node.id])
-        for node in living
-    }
+    refs = {node.id: run_on(node, _try, folder, token, names[node.id]) for node in living}
     ready, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=ANSWER_S)
     return {node: _answer(ref, ref in ready) for node, ref in refs.items()}
 

@@ -18,29 +18,16 @@ class Servers:
     """Parameter servers; they keep nothing between calls, so a new one can go on at once."""
 
     def __init__(self, homes: Sequence[Node], runtime: RuntimeSettings) -> None:
-        self._actors = [_new(on_node(home)) for home in homes]
-        self._losses = Losses("parameter server", len(homes), runtime.max_restarts)
+        self.actors = [_new(on_node(home)) for home in homes]
+        self.losses = Losses("parameter server", len(homes), runtime.max_restarts)
         self.rows: list[dict[str, Any]] = []
-
-    def __len__(self) -> int:
-        return len(self._actors)
-
-    @property
-    def actors(self) -> list[Any]:
-        """The handles, in order."""
-        return self._actors
-
-    @property
-    def restarts(self) -> int:
-        """How many were replaced."""
-        return self._losses.restarts
 
     def ask(
         self, server: int, method: str, *arguments: Any, where: str, num_returns: int = 1
     ) -> list[Any]:
         """Call a server; return [first reference, its value, other references...]."""
         while True:
-            call = getattr(self._actors[server], method).options(num_returns=num_returns)
+            call = getattr(self.actors[server], method).options(num_returns=num_returns)
             refs = call.remote(*arguments)
             refs = [refs] if num_returns == 1 else list(refs)
             try:
@@ -48,14 +35,10 @@ class Servers:
             except LOST as wrong:
                 refuse_lost_objects(wrong)
                 node = self.rows[server]["node"]
-                self._losses.allow(server, wrong, where=where, during=method, node=node)
+                self.losses.allow(server, wrong, where=where, during=method, node=node)
                 self._replace(server)
             except FAILED as wrong:
                 raise original(wrong) from wrong
-
-    def forgive(self) -> None:
-        """Give every server all its chances again: a commit was made."""
-        self._losses.forgive()
 
     def describe(self, facts: Sequence[dict[str, Any]]) -> None:
         """Take what the servers say about themselves."""
@@ -63,16 +46,16 @@ class Servers:
 
     def end(self) -> None:
         """End the actors."""
-        for actor in self._actors:
+        for actor in self.actors:
             ray.kill(actor)
-        self._actors = []
+        self.actors = []
 
     def _replace(self, server: int) -> None:
         with contextlib.suppress(*LOST):  # it may be alive, only out of reach
-            ray.kill(self._actors[server])
-        self._actors[server] = _new("DEFAULT")
+            ray.kill(self.actors[server])
+        self.actors[server] = _new("DEFAULT")
         with contextlib.suppress(*LOST):  # lost as well: the next call finds out and replaces it
-            self.rows[server] = _row(ray.get(self._actors[server].describe.remote()))
+            self.rows[server] = _row(ray.get(self.actors[server].describe.remote()))
 
 
 def _new(strategy: Any) -> Any:

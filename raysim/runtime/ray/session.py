@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
@@ -120,6 +120,12 @@ def on_node(node: Node) -> NodeAffinitySchedulingStrategy:
     wherever there is room.
     """
     return NodeAffinitySchedulingStrategy(node.id, soft=False)
+
+
+def run_on(node: Node, task: Callable[..., Any], *arguments: Any) -> Any:
+    """Start a small function on one node, whatever else it does; return the reference."""
+    options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": on_node(node)}
+    return ray.remote(task).options(**options).remote(*arguments)
 
 
 def probe() -> str:
