@@ -58,17 +58,17 @@ def _bring(run: str, address: str | None, into: Path, *, models: bool) -> None:
 
     from raysim.runtime.ray.jobs import Jobs, is_job_id
 
+    if not (is_url or run.startswith("/") or is_job_id(run)):
+        raise DataError(
+            f"{run!r} is no run directory here, and not an absolute path, URL or job; "
+            "`raysim status` lists jobs"
+        )
     jobs = Jobs(address)
     if is_job_id(run):
         job = jobs.get(run)
         if not job.run_dir:
             raise DataError(f"job {run!r} is not a run of raysim; `raysim status` lists them")
         run = job.run_dir
-    elif not (is_url or run.startswith("/")):
-        raise DataError(
-            f"{run!r} is no run directory here, and not an absolute path, URL or job; "
-            "`raysim status` lists jobs"
-        )
     _through_cluster(jobs, run, into, models=models)
 
 

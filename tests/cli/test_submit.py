@@ -279,3 +279,12 @@ def test_follow_and_stop_need_a_job(cli):
 
         assert code == 2
         assert "need a job" in err
+
+
+def test_a_mistyped_path_is_no_matter_for_a_cluster(tmp_path, monkeypatch):
+    from raysim.cli.fetch import _bring
+    from raysim.errors import DataError
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="'not/there' is no run directory here"):
+        _bring("not/there", None, tmp_path, models=False)
