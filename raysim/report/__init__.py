@@ -1,0 +1,1 @@
+"""Reports: reads run directories only, through their files."""

@@ -1,0 +1,120 @@
+"""What a figure shows, apart from how it is drawn.
+
+``figures`` makes these values from runs; ``plots`` draws them as PNG and PDF with matplotlib,
+``page`` as an interactive figure in HTML. Both read the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve; ``x`` has one list per axis of the figure ("round", "bytes", "seconds")."""
+
+    name: str
+    x: Mapping[str, Sequence[float]]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    """Mean minus sd over seeds, where there are several."""
+    high: Sequence[float] | None = None
+    method: str = ""
+    """Curves of one method share a colour and a toggle."""
+    dash: int = 0
+    """Curves of one method are told apart by their dashes (0: solid): group 0, 1, ..."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves over one or more choices of the horizontal axis."""
+
+    lines: Sequence[Line]
+    x_labels: Mapping[str, str]
+    """By axis, in the order of the choices, such as {"round": "round", "bytes": "MB sent"}."""
+    y_label: str
+    percent: bool = False
+    """``y`` are fractions, shown in per cent."""
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """A matrix; at most a few hundred rows (larger ones are averaged in blocks before)."""
+
+    values: np.ndarray
+    row_names: Sequence[str]
+    column_names: Sequence[str]
+    value_label: str
+    row_label: str = ""
+    column_label: str = ""
+    low: float | None = None
+    high: float | None = None
+    bars: Sequence[int] | None = None
+    """A group number per row, shown as a coloured margin."""
+    annotate: bool = False
+    """Write the numbers into the cells."""
+
+
+@dataclass(frozen=True)
+class Dendrogram:
+    """Merges as SciPy's ``dendrogram(no_plot=True)`` gives them, and the height of the cut."""
+
+    icoord: Sequence[Sequence[float]]
+    dcoord: Sequence[Sequence[float]]
+    leaves: Sequence[str]
+    groups: Sequence[int]
+    """Group of every leaf, in their order."""
+    cut: float | None
+    y_label: str = "distance 1 - R"
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars per category; one series beside the other, or stacked."""
+
+    categories: Sequence[str]
+    series: Mapping[str, Sequence[float]]
+    y_label: str
+    x_label: str = ""
+    stacked: bool = False
+    percent: bool = False
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Several drawings side by side under one title, such as histograms at three times."""
+
+    panels: Mapping[str, Heatmap | Bars]
+
+
+@dataclass(frozen=True)
+class Violins:
+    """Distributions over clients, one per method."""
+
+    values: Mapping[str, Sequence[float]]
+    y_label: str
+
+
+Drawing = Lines | Heatmap | Dendrogram | Bars | Panels | Violins
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing with its words; without ``drawing``, ``missing`` says what the runs lack."""
+
+    name: str
+    """Short and fit for a file name: "accuracy", "similarity"."""
+    title: str
+    caption: str
+    """How to read it, and which figure of which paper it corresponds to."""
+    drawing: Drawing | None = None
+    missing: str = ""
+    run: str = ""
+    """Label of the run it belongs to; empty: of all runs together."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """Numbers that belong to it, such as {"silhouette": 0.62}."""
