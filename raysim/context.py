@@ -62,8 +62,16 @@ class RoundContext:
         self.entry.update(self.evaluator.groups(groups))
 
     def observe_labels(self, labels: Mapping[ClientId, np.ndarray]) -> None:
-        """Record the score of corrected labels."""
+        """Record the score of corrected labels; those that were kept are judged clean."""
         self.entry["labels"] = self.evaluator.labels(labels)
+        self.observe_selection(self.evaluator.kept(labels))
+        for name, array in self.evaluator.arrays("corrected", self.classes, labels).items():
+            self.artifact(name, array)
+
+    def observe_selection(self, selected: Mapping[ClientId, np.ndarray]) -> None:
+        """Record how well samples judged clean are those with a right label."""
+        self.entry["selection"], scores = self.evaluator.selection(selected)
+        self.artifact("client_f_score", scores)
 
     def observe_noisy(self, clients: Sequence[ClientId]) -> None:
         """Record who is taken for noisy and how right that is."""

@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from raysim.core.metrics import adjusted_rand, correction_report, noise_rate, purity
+from raysim.core.metrics import (
+    adjusted_rand,
+    clean_selection,
+    client_noise,
+    confusion,
+    correction_report,
+    label_counts,
+    noise_rate,
+    purity,
+)
 from raysim.protocols import ClientId, GroupId
 
 
@@ -43,6 +52,48 @@ class Evaluator:
         """
         new = {k: corrected.get(k, given) for k, given in self._given.items()}
         return correction_report(self._all(self._true), self._all(self._given), self._all(new))
+
+    def kept(self, corrected: Mapping[ClientId, np.ndarray]) -> dict[ClientId, np.ndarray]:
+        """Return which labels a correction kept: those it takes for right."""
+        return {k: labels == self._given[k] for k, labels in corrected.items()}
+
+    def selection(
+        self, selected: Mapping[ClientId, np.ndarray]
+    ) -> tuple[dict[str, float | None], np.ndarray]:
+        """Score samples taken for rightly labelled (metrics.md sections 5 and 6).
+
+        Return the means over the clients named, and every client's F-score (K,), NaN where it is
+        undefined.
+        """
+        found = {
+            k: clean_selection(self._true[k], self._given[k], mask) for k, mask in selected.items()
+        }
+        means: dict[str, float | None] = {}
+        for name in ("precision", "recall", "f_score"):
+            known = [x for score in found.values() if (x := score[name]) is not None]
+            means[name] = float(np.mean(known)) if known else None
+        scores = [found.get(k, {}).get("f_score") for k in sorted(self._true)]
+        return means, np.array([np.nan if score is None else score for score in scores])
+
+    def arrays(
+        self, what: str, classes: int, labels: Mapping[ClientId, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return what reports show of labels, by name; ``labels`` default to the given ones.
+
+        Counts per client (K, C), confusion with the truth (C, C), share of wrong ones (K,).
+        """
+        new = {k: (labels or {}).get(k, given) for k, given in self._given.items()}
+        ids = sorted(new)
+        own = [new[k] for k in ids]
+        return {
+            f"labels_{what}": label_counts(own, classes),
+            f"confusion_{what}": confusion(self._all(self._true), self._all(new), classes),
+            f"client_noise_{what}": client_noise([self._true[k] for k in ids], own),
+        }
+
+    def true_counts(self, classes: int) -> np.ndarray:
+        """Return how many samples of each class every client holds (K, C)."""
+        return label_counts([self._true[k] for k in sorted(self._true)], classes)
 
     def noisy_clients(self, found: Sequence[ClientId]) -> dict[str, float | None]:
         """Score clients taken for noisy (metrics.md section 4); null where it is undefined."""

@@ -117,6 +117,7 @@ class Experiment:
         given = dict(enumerate(data.noisy.given))
         evaluator = Evaluator(true, given, data.split.task_of)
         world = data.spec().open()
+        self._write_labels(evaluator, data.classes)
 
         def context(stage: Stage, round_id: int, entry: dict[str, Any]) -> RoundContext:
             return RoundContext(
@@ -153,8 +154,15 @@ class Experiment:
         self.folder.write("config.yaml", config_yaml(self.config))
         facts = describe_environment()
         facts["data"] = {"name": data.store.name, "digest": data.store.digest}
+        facts["federation"] = _described(data)
         facts["actors"] = federation.describe()
         self.folder.write("environment.json", facts)
+
+    def _write_labels(self, evaluator: Evaluator, classes: int) -> None:
+        """Keep the label counts that reports show beside the corrected ones."""
+        self.folder.artifact("labels_true", evaluator.true_counts(classes))
+        for name, array in evaluator.arrays("given", classes).items():
+            self.folder.artifact(name, array)
 
     def _summary(
         self,
@@ -299,6 +307,18 @@ def runtime_kind(config: RunConfig, data: DriverData) -> str:
     samples = sum(len(ids) for ids in data.split.clients)
     work = 6.0 * params * samples * config.train.epochs * config.train.rounds
     return "local" if work < SMALL_JOB else "ray"
+
+
+def _described(data: DriverData) -> dict[str, Any]:
+    """Return who takes part, for reports: tasks, and the clients' own task and size."""
+    return {
+        "clients": len(data.split.clients),
+        "classes": data.classes,
+        "class_names": list(data.store.class_names),
+        "tasks": [[int(c) for c in task] for task in data.split.tasks],
+        "task_of": [int(task) for task in data.split.task_of],
+        "sizes": [len(ids) for ids in data.split.clients],
+    }
 
 
 def _total(records: Sequence[Mapping[str, Any]], direction: str) -> int:

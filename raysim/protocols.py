@@ -276,6 +276,10 @@ class Context(Protocol):
         """Let the evaluator score corrected labels against the truth."""
         ...
 
+    def observe_selection(self, selected: Mapping[ClientId, np.ndarray]) -> None:
+        """Let the evaluator score which samples a method judges to be labelled right."""
+        ...
+
     def observe_noisy(self, clients: Sequence[ClientId]) -> None:
         """Let the evaluator score clients that a method takes for noisy."""
         ...

@@ -114,3 +114,62 @@ def test_the_evaluator_scores_but_does_not_keep_what_it_is_given():
     given.clear()
 
     assert scores.noise() == pytest.approx(2 / 8)
+
+
+def test_selected_samples_are_scored_per_client_then_averaged():
+    # Client 0: right labels at 0 and 2; selected 0, 1 -> LP 1/2, LR 1/2, F 1/2.
+    # Client 1: right label at 0; nothing selected -> LP undefined, LR 0, no F-score.
+    # Client 2: all three right and selected -> 1, 1, 1.
+    masks = {0: [True, True, False], 1: [False, False], 2: [True, True, True]}
+
+    means, scores = evaluator().selection({k: np.array(mask) for k, mask in masks.items()})
+
+    assert means == {"precision": 0.75, "recall": 0.5, "f_score": 0.75}
+    np.testing.assert_array_equal(scores, [0.5, np.nan, 1.0])
+
+
+def test_clients_without_a_selection_have_no_score():
+    means, scores = evaluator().selection({2: np.array([True, False, False])})
+
+    assert means == {
+        "precision": 1.0,
+        "recall": pytest.approx(1 / 3),
+        "f_score": pytest.approx(0.5),
+    }
+    assert np.isnan(scores[:2]).all()
+
+
+def test_a_selection_of_wrong_labels_only_scores_zero():
+    _, scores = evaluator().selection({0: np.array([False, True, False])})
+
+    assert scores[0] == 0.0
+
+
+def test_labels_that_a_correction_keeps_are_its_selection():
+    kept = evaluator().kept({0: np.array([0, 0, 1]), 1: np.array([2, 2])})
+
+    assert {k: mask.tolist() for k, mask in kept.items()} == {
+        0: [True, False, True],
+        1: [True, False],
+    }
+
+
+def test_label_arrays_count_per_client_and_per_class():
+    given = evaluator().arrays("given", 4)
+
+    assert given["labels_given"].tolist() == [[1, 2, 0, 0], [1, 0, 1, 0], [0, 0, 0, 3]]
+    assert given["confusion_given"].tolist() == [
+        [1, 1, 0, 0],
+        [0, 1, 0, 0],
+        [1, 0, 1, 0],
+        [0, 0, 0, 3],
+    ]
+    assert given["client_noise_given"].tolist() == [pytest.approx(1 / 3), 0.5, 0.0]
+    assert evaluator().true_counts(4).tolist() == [[2, 1, 0, 0], [0, 0, 2, 0], [0, 0, 0, 3]]
+
+
+def test_label_arrays_of_a_correction_leave_other_clients_as_given():
+    found = evaluator().arrays("corrected", 4, {0: TRUE[0]})
+
+    assert found["client_noise_corrected"].tolist() == [0.0, 0.5, 0.0]
+    assert found["labels_corrected"].tolist() == [[2, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 3]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -60,6 +62,40 @@ def correction_report(
         "recall": _share(is_right, among=was_wrong),
         "harm_rate": _share(~is_right, among=~was_wrong),
     }
+
+
+def clean_selection(
+    true: ArrayLike, given: ArrayLike, selected: ArrayLike
+) -> dict[str, float | None]:
+    """Return how well the ``selected`` samples are those with a right label (metrics.md 5, 6).
+
+    Keys: ``precision`` (LP), ``recall`` (LR) and their harmonic mean ``f_score``; None where a rate
+    is over no samples.
+    """
+    chosen, right = np.asarray(selected, dtype=bool), np.asarray(true) == np.asarray(given)
+    precision, recall = _share(right, among=chosen), _share(chosen, among=right)
+    if precision is None or recall is None:
+        return {"precision": precision, "recall": recall, "f_score": None}
+    total = precision + recall
+    f_score = 2 * precision * recall / total if total else 0.0
+    return {"precision": precision, "recall": recall, "f_score": f_score}
+
+
+def label_counts(labels: Sequence[np.ndarray], classes: int) -> np.ndarray:
+    """Return how often each label occurs at each client, (K, C)."""
+    return np.stack([np.bincount(own, minlength=classes) for own in labels])
+
+
+def client_noise(true: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the share of wrong labels per client (K,), NaN for one without samples."""
+    pairs = zip(true, labels, strict=True)
+    return np.array([np.mean(own != found) if len(own) else np.nan for own, found in pairs])
+
+
+def confusion(true: ArrayLike, labels: ArrayLike, classes: int) -> np.ndarray:
+    """Return counts (C, C): rows are true classes, columns the labels."""
+    truth, found = _pair(true, labels)
+    return np.bincount(truth * classes + found, minlength=classes**2).reshape(classes, classes)
 
 
 def _share(claim: np.ndarray, *, among: np.ndarray) -> float | None:
