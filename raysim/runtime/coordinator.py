@@ -54,41 +54,72 @@ class Coordinator:
     ) -> None:
         """``max_returns``: how often one commit may be gone back to when models are lost."""
         self._max_returns, self._returns = max_returns, 0
-        self._federation, self._stages, self._folder = federation, stages, folder
+        self._federation, self._folder = federation, folder
         self._context, self._every, self._listeners = context, every, listeners
-        self._stop_asked = self._stopping = False
+        self._schedule = [(stage, r) for stage in stages for r in range(stage.rounds)]
+        self._stop_asked = self._stopping = self._listening = False
+        self._committed, self._between_rounds = 0, True
+        self.state, self.done = State(), 0
+        """The state after ``done`` rounds of the run."""
         self.stored: Mapping[str, str] = {}
         """Digests of the models of the last commit."""
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether no round is left."""
+        return self.done == len(self._schedule)
+
     def run(self, *, resume: bool) -> State:
         """Run what is left of the stages and return the final state."""
-        state, done = self._restore() if resume else (State(), 0)
-        schedule = [(stage, r) for stage in self._stages for r in range(stage.rounds)]
-        self._tell(Event("start", rounds=len(schedule), round=done))
+        self.begin(resume=resume)
         with self._interruptible():
-            while done < len(schedule):
-                stage, round_id = schedule[done]
-                try:
-                    state = self._committed_round(stage, round_id, state, done=done)
-                    done += 1
-                except ModelsLost as lost:
-                    state, done = self._go_back(lost, stage, round_id)
-                    continue
-                if self._stopping and done < len(schedule):
-                    raise Interrupted(
-                        f"stopped after {stage.name} round {round_id + 1}/{stage.rounds}; "
-                        f"checkpoint written, go on with --resume"
-                    )
-        return state
+            while not self.is_finished:
+                self.next_round()
+        return self.state
 
-    def _committed_round(self, stage: Stage, round_id: int, state: State, *, done: int) -> State:
+    def begin(self, *, resume: bool) -> None:
+        """Take up the last commit, or nothing."""
+        self.state, self.done = self._restore() if resume else (State(), 0)
+        self._tell(Event("start", rounds=len(self._schedule), round=self.done))
+
+    def next_round(self) -> Event:
+        """Run one round, from the last commit on where models were lost; return what it did."""
+        with self._interruptible():
+            while True:
+                stage, round_id = self._schedule[self.done]
+                self._between_rounds = False
+                try:
+                    event = self._committed_round(stage, round_id)
+                    break
+                except ModelsLost as lost:
+                    self.state, self.done = self._go_back(lost, stage, round_id)
+            self._between_rounds = True
+            if self._stopping and not self.is_finished:
+                raise Interrupted(
+                    f"stopped after {stage.name} round {round_id + 1}/{stage.rounds}; "
+                    f"checkpoint written, go on with --resume"
+                )
+        return event
+
+    def leave(self) -> None:
+        """Commit the rounds that are done; not after one that failed half way."""
+        if not self._between_rounds or self._committed == self.done:
+            return
+        with self._interruptible():
+            try:
+                self._commit(self.state, self.done)
+            except ModelsLost as lost:
+                log.warning("%s; the rounds after the last commit have to be run again", lost)
+
+    def _committed_round(self, stage: Stage, round_id: int) -> Event:
         """Run a round, and commit after it where that is due."""
-        state = self._round(stage, round_id, state)
+        state, event = self._round(stage, round_id, self.state)
         self._stopping = self._stop_asked  # read once: a signal may come at any line
         last_of_stage = round_id + 1 == stage.rounds
         if last_of_stage or self._stopping or (round_id + 1) % self._every == 0:
-            self._commit(state, done + 1)
-        return state
+            self._commit(state, self.done + 1)
+        self.state, self.done = state, self.done + 1
+        return event
 
     def _go_back(self, lost: ModelsLost, stage: Stage, round_id: int) -> tuple[State, int]:
         """Return to the last commit after models died with their node; to nothing without one."""
@@ -110,7 +141,7 @@ class Coordinator:
         )
         return state, done
 
-    def _round(self, stage: Stage, round_id: int, state: State) -> State:
+    def _round(self, stage: Stage, round_id: int, state: State) -> tuple[State, Event]:
         started = time.perf_counter()
         self._federation.where = f"{stage.name} round {round_id + 1}/{stage.rounds}"
         record: dict[str, Any] = {"stage": stage.name, "round": round_id + 1}
@@ -120,15 +151,16 @@ class Coordinator:
             record["late"] = sorted(self._federation.late)
         record["seconds"] = round(time.perf_counter() - started, 4)
         self._folder.append(record)
-        self._tell(Event("round", stage.name, round_id + 1, stage.rounds, record))
-        return state
+        event = Event("round", stage.name, round_id + 1, stage.rounds, record)
+        self._tell(event)
+        return state, event
 
     def _commit(self, state: State, finished: int) -> None:
         stored = self._federation.commit(self._folder.checkpoint, state.models)
         groups = {str(k): g for k, g in state.groups.items()}
         small = {"groups": groups, "values": dict(state.values), "finished": finished}
         write_manifest(self._folder.checkpoint, {**stored, **small})
-        self._returns, self.stored = 0, stored["models"]
+        self._returns, self._committed, self.stored = 0, finished, stored["models"]
         self._tell(Event("commit", round=finished))
 
     def _restore(self) -> tuple[State, int]:
@@ -136,6 +168,7 @@ class Coordinator:
         if manifest is None:
             self._folder.keep_records(0)
             self._federation.restore(self._folder.checkpoint, {"memory": {}, "models": {}})
+            self._committed = 0
             return State(), 0
         finished = int(manifest["finished"])
         if len(self._folder.records()) < finished:
@@ -144,7 +177,7 @@ class Coordinator:
                 f"({finished}); start anew with --force"
             )
         self._folder.keep_records(finished)
-        self.stored = manifest["models"]
+        self._committed, self.stored = finished, manifest["models"]
         models = self._federation.restore(self._folder.checkpoint, manifest)
         groups = {int(k): int(g) for k, g in manifest["groups"].items()}
         return State(groups=groups, models=models, values=manifest["values"]), finished
@@ -157,9 +190,10 @@ class Coordinator:
     def _interruptible(self) -> Iterator[None]:
         """First Ctrl-C or SIGTERM: finish the round and commit.
 
-        Second: stop now; the last commit stays.
+        Second: stop now; the last commit stays. Between rounds that a caller takes one by one,
+        signals are the caller's.
         """
-        if threading.current_thread() is not threading.main_thread():
+        if self._listening or threading.current_thread() is not threading.main_thread():
             yield
             return
 
@@ -170,8 +204,10 @@ class Coordinator:
             log.warning("stopping after this round; press Ctrl-C again to stop at once")
 
         before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
+        self._listening = True
         try:
             yield
         finally:
+            self._listening = False
             for number, handler in before.items():
                 signal.signal(number, handler)
