@@ -1,0 +1,27 @@
+"""Who holds which training sample: the server's clean set, then the clients; a file per kind."""
+
+from raysim.data.partition.file import FilePartition
+from raysim.data.partition.split import (
+    PARTITIONS,
+    Partition,
+    Split,
+    TaskTable,
+    check_split,
+    draw_clean_set,
+    floor_share,
+)
+from raysim.data.partition.tasks import TaskPartition, classes_in_order, clients_per_task
+
+__all__ = [
+    "PARTITIONS",
+    "FilePartition",
+    "Partition",
+    "Split",
+    "TaskPartition",
+    "TaskTable",
+    "check_split",
+    "classes_in_order",
+    "clients_per_task",
+    "draw_clean_set",
+    "floor_share",
+]

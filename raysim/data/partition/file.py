@@ -1,0 +1,63 @@
+"""The partition that a split file holds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raysim.data.partition.split import PARTITIONS, Split, TaskTable, check_split
+from raysim.errors import ConfigError, DataError
+from raysim.settings import settings
+
+
+@PARTITIONS.register("file")
+@settings
+class FilePartition:
+    """The partition of a split file (``raysim.data.split_file``), server images included."""
+
+    path: str
+
+    @property
+    def clients(self) -> int:
+        """Number of clients in the file."""
+        return len(self._read().clients)
+
+    @property
+    def groups(self) -> int:
+        """Number of tasks in the file."""
+        return len(self._read().tasks)
+
+    def make_split(
+        self,
+        labels: np.ndarray,
+        *,
+        classes: int,
+        task_table: TaskTable,
+        per_class: int,
+        rng: np.random.Generator,
+        digest: str = "",
+    ) -> Split:
+        """Return the stored split if it was made from this dataset; nothing is drawn."""
+        from raysim.data.split_file import read_split
+
+        stored = read_split(self.path, setting="data.partition.path")
+        if stored.digest != digest:
+            raise DataError(
+                f"data.partition.path: split file {self.path} was made from "
+                f"{stored.dataset!r} with digest {stored.digest!r}, got a dataset with digest "
+                f"{digest!r}; use the dataset it was made from, or export the split again"
+            )
+        check_split(stored.split, labels)
+        counts = np.bincount(labels[stored.split.server_ids], minlength=classes)
+        wrong = np.flatnonzero(counts != per_class)
+        if wrong.size:
+            raise ConfigError(
+                f"data.server.per_class must be what split file {self.path} holds, got "
+                f"{per_class}, but class {wrong[0]} has {counts[wrong[0]]} clean images there; "
+                "set per_class to that, or export the split again"
+            )
+        return stored.split
+
+    def _read(self) -> Split:
+        from raysim.data.split_file import read_split  # split_file imports Split from here
+
+        return read_split(self.path, setting="data.partition.path").split
