@@ -76,6 +76,14 @@ def relevance(spectrum: Spectrum, vectors: Array) -> Array:
     return xp.exp(xp.mean(xp.log(ratios(spectrum, vectors)), axis=-1))
 
 
+def relevance_by_rank(spectrum: Spectrum, vectors: Array) -> Array:
+    """Return r(k, j) for the first 1, 2, ..., Q directions, (J, Q) (Eq. 5; FB-NLL Fig. 5)."""
+    xp = array_namespace(spectrum.values)
+    logs = xp.log(ratios(spectrum, vectors))
+    counts = xp.arange(1, logs.shape[-1] + 1, dtype=logs.dtype, device=device(logs))
+    return xp.exp(xp.cumulative_sum(logs, axis=-1) / counts)
+
+
 def response_operator(spectrum: Spectrum) -> Array:
     """Return A (R, D) with ||A v|| = ||Sigma v|| for every v: rows lambda_i u_i, float32.
 

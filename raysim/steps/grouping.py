@@ -20,7 +20,7 @@ from raysim.protocols import ClientId, Context, State, Step
 from raysim.seeding import stream
 from raysim.settings import check, settings
 from raysim.steps.arrays import to_numpy
-from raysim.steps.relevance import WIRE, relevance_task, spectrum_task, vectors_task
+from raysim.steps.relevance import WIRE, curve_task, relevance_task, spectrum_task, vectors_task
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,11 @@ class GroupingSettings:
     landmarks: int | None = None
     """L, clients that are compared with everyone: K L similarities instead of K^2, for K beyond
     10,000. An approximation (``core.landmarks``); null: exact, all pairs."""
+    curve: int | None = None
+    """Largest rank up to which R is also recorded, within and between groups (FB-NLL Fig. 5).
+
+    A diagnosis for reports: it changes no group and counts no byte.
+    """
 
     def __post_init__(self) -> None:
         check(
@@ -66,6 +71,12 @@ class GroupingSettings:
             "landmarks",
             "must be at least 1, or null for all pairs",
             got=self.landmarks,
+        )
+        check(
+            self.curve is None or self.curve >= 1,
+            "curve",
+            "must be at least 1, or null for none",
+            got=self.curve,
         )
 
     def count(self, config: Any) -> int:
@@ -124,6 +135,10 @@ def group_by_similarity(how: GroupingSettings) -> Step:
         labels = label(context, how)
         groups = dict(zip(context.federation.clients, labels.tolist(), strict=True))
         context.observe_groups(groups)
+        if how.curve is not None:
+            context.artifact(
+                "relevance_by_rank", _curve(context, replace(how, rank=how.curve), groups)
+            )
         return replace(state, groups=groups)
 
     return step
@@ -199,6 +214,24 @@ def _answers(
     handle = federation.put({"rows": rows})
     shared = {"how": how, "arrays": context.config.arrays, "rank": rows.shape[1]}
     return list(federation.map(relevance_task, on=on, others=handle, **shared).values())
+
+
+def _curve(context: Context, how: GroupingSettings, groups: Mapping[ClientId, int]) -> np.ndarray:
+    """Return the mean R in and between ``groups`` by number of eigenvectors (Q, 2), NaN: no pair.
+
+    R is the mean of both directions, so its mean over pairs is that of r.
+    """
+    federation = context.federation
+    shared = {"how": how, "arrays": context.config.arrays}
+    rank = min(federation.map(spectrum_task, **shared).values())
+    sent = federation.map(vectors_task, rank=rank, **shared)
+    handle = federation.put({"rows": np.stack([vectors.T for vectors in sent.values()])})
+    sums = federation.map(curve_task, others=handle, groups=dict(groups), **shared)
+    total = np.sum(list(sums.values()), axis=0)
+    sizes = np.bincount(list(groups.values()))
+    same = int((sizes * (sizes - 1)).sum())
+    pairs = np.array([same, len(groups) * (len(groups) - 1) - same])
+    return np.divide(total, pairs, out=np.full(total.shape, np.nan), where=pairs > 0)
 
 
 def _symmetric_in_place(r: np.ndarray) -> np.ndarray:

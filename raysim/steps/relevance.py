@@ -19,6 +19,7 @@ from raysim.core.similarity import (
     quadratic_form,
     relevance,
     relevance_block,
+    relevance_by_rank,
     relevance_of_energies,
     response_operator,
 )
@@ -111,6 +112,22 @@ def relevance_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -
     """Reply with this client's row r(k, .) against everyone's eigenvectors (Eq. 3-5)."""
     (part,) = relevance_together([client], [memory], [arguments])
     return memory, part.replies[0]
+
+
+def curve_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
+    """Reply with sums of r(k, .) over clients of the own and of other groups, by rank (Q, 2).
+
+    Of the first 1, 2, ..., Q eigenvectors (FB-NLL Fig. 5); a diagnosis, not a message.
+    """
+    arrays, groups = arguments["arrays"], arguments["groups"]
+    rows = arguments["others"]["rows"]
+    others = _stack(rows.reshape(-1, rows.shape[2]), rows.shape[1], arrays)
+    found = to_numpy(relevance_by_rank(_spectrum(client, arrays), others))
+    ids = np.array(sorted(groups))
+    same = np.array([groups[k] == groups[client.id] for k in ids])
+    client.scratch.pop("own", None)  # made for a rank of its own
+    own = found[same & (ids != client.id)].sum(axis=0)
+    return memory, np.stack([own, found[~same].sum(axis=0)], axis=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from raysim.core.similarity import (
     quadratic_form,
     ratios,
     relevance,
+    relevance_by_rank,
     relevance_of_energies,
     response,
     similarity_matrix,
@@ -86,6 +87,17 @@ def test_relevance_worked_by_hand(xp):
     assert as_numpy(response(own, foreign)) == pytest.approx([energy, 1.0])
     assert as_numpy(ratios(own, foreign)) == pytest.approx([energy / 4.0, 1.0])
     assert float(relevance(own, foreign)) == pytest.approx(math.sqrt(energy / 4.0))
+
+
+def test_relevance_by_rank_is_the_relevance_of_the_first_directions(xp):
+    own, *others = [spectrum(xp.asarray(one), 3) for one in random_clients(3)]
+    stacked = xp.stack([other.vectors for other in others])
+
+    found = as_numpy(relevance_by_rank(own, stacked))
+
+    for rank in (1, 2, 3):
+        expected = as_numpy(relevance(own, stacked[:, :, :rank]))
+        assert found[:, rank - 1] == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_data_set_is_fully_relevant_to_itself(xp):

@@ -220,6 +220,7 @@ def test_groups_keep_the_rest_of_the_state(bench):
         ({"threshold": 1.5}, "threshold"),
         ({"threshold": -0.1}, "threshold"),
         ({"smallest_rank": 0}, "smallest_rank"),
+        ({"curve": 0}, "curve"),
     ],
 )
 def test_impossible_settings_are_refused(wrong, field):
@@ -280,3 +281,37 @@ def test_an_answer_does_not_depend_on_who_answers_beside(bench, dimension, count
     for part in np.array_split(np.arange(count), cuts):
         apart = federation.map(relevance_task, on=part.tolist(), **asked)
         assert all(np.array_equal(apart[k], together[k]) for k in part)
+
+
+def test_the_curve_is_the_mean_similarity_of_each_rank_in_and_between_groups(bench):
+    made = clients(bench, (40, 30, 50, 35, 45), (0, 0, 1, 1, 1), groups=2)
+    same = np.equal.outer([0, 0, 1, 1, 1], [0, 0, 1, 1, 1])
+    pairs = np.triu(np.ones((5, 5), bool), k=1)
+
+    group_by_similarity(GroupingSettings(rank=2, curve=4))(made.round(), State())
+
+    curve = made.artifacts["relevance_by_rank"]
+    for rank in range(1, 5):
+        similarity = expected(made, rank)
+        means = [similarity[pairs & same].mean(), similarity[pairs & ~same].mean()]
+        np.testing.assert_allclose(curve[rank - 1], means, atol=wire_error(made, rank))
+
+
+def test_the_curve_changes_neither_groups_nor_bytes(bench):
+    def grouped(how: GroupingSettings):
+        context = clients(bench, (40, 30, 50), (0, 1, 1), groups=2).round()
+        group_by_similarity(how)(context, State())
+        return context.entry
+
+    assert grouped(GroupingSettings(rank=2)) == grouped(GroupingSettings(rank=2, curve=D))
+
+
+def test_without_a_pair_in_a_group_its_curve_is_empty(bench):
+    made = clients(bench, (40, 30), (0, 1), groups=2)
+
+    group_by_similarity(GroupingSettings(rank=2, curve=D + 3))(made.round(), State())
+
+    curve = made.artifacts["relevance_by_rank"]
+    assert curve.shape == (D, 2)  # no more than there are directions
+    assert np.isnan(curve[:, 0]).all()
+    assert np.isfinite(curve[:, 1]).all()
