@@ -1,0 +1,22 @@
+"""Label noise: what clients are given instead of the true labels; a file per family."""
+
+from raysim.data.noise.checks import check_level, check_noise, check_sources
+from raysim.data.noise.file import FileNoise
+from raysim.data.noise.labels import NOISE, ClientStreams, Noise, NoisyLabels, NoNoise
+from raysim.data.noise.task_dependent import ClassDependent, ClassIndependent
+from raysim.data.noise.uniform import Uniform
+
+__all__ = [
+    "NOISE",
+    "ClassDependent",
+    "ClassIndependent",
+    "ClientStreams",
+    "FileNoise",
+    "NoNoise",
+    "Noise",
+    "NoisyLabels",
+    "Uniform",
+    "check_level",
+    "check_noise",
+    "check_sources",
+]
