@@ -16,6 +16,7 @@ from raysim.data.world import DriverData
 from raysim.environment import describe_environment
 from raysim.errors import ConfigError, OutputError
 from raysim.evaluator import Evaluator
+from raysim.model_files import Commit, write_models
 from raysim.models.forms import closed_form
 from raysim.models.params import num_parameters
 from raysim.protocols import Federation, Stage
@@ -145,7 +146,9 @@ class Experiment:
             max_returns=self.config.runtime.max_restarts,
             listeners=listeners,
         )
-        coordinator.run(resume=resume)
+        state = coordinator.run(resume=resume)
+        final = Commit(coordinator.done, state.groups, coordinator.stored)
+        write_models(self.folder, final, config=self.config, data=data)
         summary = self._summary(data, evaluator, federation, coordinator.stored, setup_s)
         self.folder.write("result.json", summary)
         return RunResult(summary, self.folder.path)

@@ -2,8 +2,9 @@
 
 ``config.yaml`` (the complete config), ``environment.json`` (versions, machine, actors),
 ``rounds.jsonl`` (one record per round), ``result.json`` (only when the run is finished),
-``checkpoint/`` (the newest commits), ``artifacts/`` (one-time arrays), ``run.log``,
-``events.jsonl`` and ``.lock`` (empty; it stays).
+``checkpoint/`` (the newest commits), ``artifacts/`` (one-time arrays), ``models/`` (final models),
+``tensorboard/`` and ``mlflow.json`` (with ``track``), ``run.log``, ``events.jsonl`` and ``.lock``
+(empty; it stays).
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from raysim.runtime.storage import (
 )
 
 LOGS = ("run.log", "events.jsonl")
-OWN = ("config.yaml", "environment.json", "rounds.jsonl", "result.json", *LOGS)
-OWN_FOLDERS = ("checkpoint", "artifacts")
+OWN = ("config.yaml", "environment.json", "rounds.jsonl", "result.json", "mlflow.json", *LOGS)
+OWN_FOLDERS = ("checkpoint", "artifacts", "models", "tensorboard")
 TIMES = ("seconds", "restarts")
 """Entries of a record that may differ between two runs with equal bits."""
 
