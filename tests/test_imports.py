@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "seeding": set(),
     "protocols": set(),
     "settings": {"errors"},
+    "processes": {"errors"},
     "environment": set(),
     "evaluator": {"core"} | WAIST,
     "context": {"data", "evaluator", "runtime"} | WAIST,

@@ -125,9 +125,10 @@ def _reproduce(
     as_json: bool,
     **_: Any,
 ) -> None:
+    from raysim.processes import default_jobs
     from raysim.reproduce.plan import check_data, plan
     from raysim.reproduce.recipes import find_target, parse_seeds, select_cells
-    from raysim.reproduce.runner import default_jobs, execute
+    from raysim.reproduce.runner import execute
 
     target = find_target(name)
     chosen, wanted = select_cells(target, cells), parse_seeds(seeds, scale)

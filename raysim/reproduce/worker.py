@@ -1,70 +1,36 @@
-"""One run in a process of its own: a job on standard input, events on standard output.
-
-The process ends with the one that started it: its standard input is closed then.
-"""
+"""One run of a table in a process of its own (``processes``)."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from raysim import __version__
 from raysim.config import RunConfig, load_config
-from raysim.errors import Interrupted, RaysimError
+from raysim.processes import Tell, tell_rounds, work
 from raysim.reproduce.recipes import config_digest, differences, public_config
 from raysim.reproduce.results import FORMAT, Result, read_result, write_result
 
-Tell = Callable[..., None]
 DIGITS = 5
-PARENT_GONE = 4
 
 
 def main() -> None:
-    """Run the job and leave with 0, 130 after an interruption, or 1."""
-    tell = _events()
-    job = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
-    try:
-        started = time.perf_counter()
-        result = measured(job, tell)
-        result["seconds"].setdefault("total", round(time.perf_counter() - started, 3))
-        write_result(Path(job["goal"]), result)
-        tell(event="done", reused="reused_from" in result)
-    except (Interrupted, KeyboardInterrupt):
-        sys.exit(130)
-    except RaysimError as wrong:
-        tell(event="error", message=str(wrong), trace=getattr(wrong, "trace", ""))
-        sys.exit(1)
-    except Exception as wrong:  # a defect: the other runs must go on and the report must say it
-        message = f"{type(wrong).__name__}: {wrong}"
-        tell(event="error", message=message, trace=traceback.format_exc())
-        sys.exit(1)
+    """Run the job of this process."""
+    work(_written)
 
 
-def _events() -> Tell:
-    """Return the function that sends an event; whatever else is printed goes to standard error."""
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def tell(**event: Any) -> None:
-        print(json.dumps(event), file=channel, flush=True)
-
-    return tell
-
-
-def _end_with_parent() -> None:
-    # os.read: a daemon thread inside a buffered read would abort the interpreter's shutdown.
-    while os.read(sys.stdin.fileno(), 1024):
-        pass
-    os._exit(PARENT_GONE)
+def _written(job: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Write the result of a job."""
+    started = time.perf_counter()
+    result = measured(job, tell)
+    result["seconds"].setdefault("total", round(time.perf_counter() - started, 3))
+    write_result(Path(job["goal"]), result)
+    return {"reused": "reused_from" in result}
 
 
 def measured(job: Mapping[str, Any], tell: Tell) -> Result:
@@ -95,14 +61,9 @@ def _trained(job: Mapping[str, Any], config: RunConfig, folder: Path, tell: Tell
     overrides = ["runtime.kind=local", f"output={json.dumps(text)}"]
     experiment = Experiment(load_config(public_config(config), overrides))
 
-    def listen(event: Any) -> None:
-        if event.kind == "round":
-            accuracy = (event.record or {}).get("accuracy", {}).get("mean")
-            where = {"stage": event.stage, "round": event.round, "rounds": event.rounds}
-            tell(event="round", **where, accuracy=accuracy)
-
     force, started = job["force"], experiment.folder.is_started
-    run = experiment.run(force=force, resume=started and not force, listeners=[listen])
+    again = {"force": force, "resume": started and not force}
+    run = experiment.run(**again, listeners=[tell_rounds(tell)])
     records = experiment.folder.records()
     environment = experiment.folder.read("environment.json")
     return {
