@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raysim.data.partition import TaskPartition
+from raysim.data.partition import PARTITIONS, TaskPartition
 from raysim.errors import ConfigError
 from raysim.seeding import stream
 from raysim.settings import SettingError
@@ -149,3 +149,24 @@ def test_dirichlet_is_redrawn_until_every_client_is_large_enough():
     )
 
     assert min(len(ids) for ids in split.clients) >= 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "kwargs", "text"),
+    [
+        ("iid", {"clients": 0}, "clients must be at least 1, got 0"),
+        ("shards", {"shards_per_client": 0}, "shards_per_client must be at least 1, got 0"),
+        ("dirichlet", {"alpha": 0.0}, "alpha must be above 0 and at most 1e6, got 0.0; use "),
+        ("dirichlet", {"alpha": 1e7}, "alpha must be above 0 and at most 1e6, got 10000000.0; "),
+        ("dirichlet", {"min_client_size": 0}, "min_client_size must be at least 1, got 0"),
+        ("dirichlet_blockwise", {"blocks": 0}, "blocks must be at least 1, got 0"),
+        ("bernoulli_dirichlet", {"class_rate": 0.0}, "class_rate must be above 0 and at most 1, g"),
+        ("bernoulli_dirichlet", {"class_rate": 1.1}, "class_rate must be above 0 and at most 1, g"),
+        ("bernoulli_dirichlet", {"clients": -1}, "clients must be at least 1, got -1"),
+    ],
+)
+def test_settings_of_one_task_are_refused_when_made(kind, kwargs, text):
+    with pytest.raises(SettingError) as error:
+        PARTITIONS.get(kind)(**kwargs)
+
+    assert str(error.value).startswith(text)
