@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig, load_config
-    from raysim.experiment import Experiment, RunResult
+    from raysim.experiment import Experiment
+    from raysim.results import Results, RunResult, load_result, load_results
 
 __version__ = "0.1.0"
-__all__ = ["Experiment", "RunConfig", "RunResult", "load_config"]
-_HOME = {"Experiment": "experiment", "RunResult": "experiment"}
+_CONFIG, _RESULTS = "raysim.config", "raysim.results"
+_HOME = {"Experiment": "raysim.experiment", "RunConfig": _CONFIG, "load_config": _CONFIG}
+_HOME |= dict.fromkeys(("Results", "RunResult", "load_result", "load_results"), _RESULTS)
+__all__ = ["Experiment", "Results", "RunConfig", "RunResult", "load_config", "load_result"]
+__all__ += ["load_results"]
 
 
 def __getattr__(name: str) -> Any:
     """Import the public names on first use: ``raysim --help`` must not load them."""
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module 'raysim' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"raysim.{_HOME.get(name, 'config')}"), name)
+    return getattr(importlib.import_module(_HOME[name]), name)

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,30 +20,19 @@ from raysim.model_files import Commit, write_models
 from raysim.models.forms import closed_form
 from raysim.models.params import num_parameters
 from raysim.protocols import Federation, Stage
-from raysim.runtime.coordinator import Coordinator, Listener
+from raysim.results import RunResult
+from raysim.rounds import LeftEarly, ModelShape, Progress, Rounds
+from raysim.runtime.coordinator import Coordinator, Listener, MakeContext
 from raysim.runtime.events import keep_logs
 from raysim.runtime.local import LocalFederation
 from raysim.runtime.placement import describe_plan
 from raysim.runtime.run_folder import RunFolder, records_digest
-from raysim.runtime.storage import Place, below
+from raysim.runtime.storage import below
 
 FREE_TO_CHANGE = ("runtime", "checkpoint", "output")
 """Sections that do not touch a run's bits, so that --resume accepts other values."""
 SMALL_JOB = 2e11
 """Multiply-adds of training (about a minute) up to which ``kind: auto`` needs no actors."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a finished run says; ``summary`` is the content of result.json."""
-
-    summary: Mapping[str, Any]
-    run_dir: Place
-
-    @property
-    def accuracy(self) -> float:
-        """Mean over clients of the accuracy on their own task, last round."""
-        return float(self.summary["accuracy"]["mean"])
 
 
 class Experiment:
@@ -67,22 +56,48 @@ class Experiment:
         ``keep_actors`` leaves the client actors to the next run of this process, if this one ends
         well; ``raysim.runtime.ray.idle.end_idle_actors`` ends them.
         """
+        with self.rounds(
+            resume=resume, force=force, keep_actors=keep_actors, listeners=listeners
+        ) as rounds:
+            return rounds.finish()
+
+    @contextlib.contextmanager
+    def rounds(
+        self,
+        *,
+        resume: bool = False,
+        force: bool = False,
+        keep_actors: bool = False,
+        listeners: Sequence[Listener] = (),
+    ) -> Iterator[Rounds]:
+        """Give the rounds one at a time: ``with experiment.rounds() as rounds: ...``.
+
+        Leaving the block early commits what was done; ``resume=True`` goes on to the same bits.
+        """
         self._started = time.perf_counter()
         self.folder.check(resume=resume, force=force)
         if resume:
             self._check_same_config()
             if self.folder.is_finished:
-                return RunResult(self.folder.read("result.json"), self.folder.path)
+                result = RunResult(self.folder.read("result.json"), self.folder.path)
+                yield Rounds(None, result)
+                return
         data = self.prepare()
         with self._federation(data, keep_actors=keep_actors) as federation:
             self._check_reachable(federation)
             self.folder.open(force=force)
             try:
-                with self._log_file(federation) as ours:
+                with contextlib.suppress(LeftEarly), self._log_file(federation) as ours:
                     every = [*ours, *listeners]
-                    return self._run(data, federation, resume=resume, listeners=every)
+                    with self._rounds(data, federation, resume=resume, listeners=every) as rounds:
+                        yield rounds
             finally:
                 self.folder.close()
+
+    def __repr__(self) -> str:
+        config = self.config
+        who = f"{choice_name(config.method)} on {choice_name(config.data.dataset)}"
+        return f"Experiment({who}, seed {config.seed}; {self.folder.path})"
 
     def prepare(self) -> DriverData:
         """Load the data and refuse whatever cannot work, before any actor starts."""
@@ -105,20 +120,51 @@ class Experiment:
 
     # ---- inside ----------------------------------------------------------------------------
 
-    def _run(
+    @contextlib.contextmanager
+    def _rounds(
         self,
         data: DriverData,
         federation: Federation,
         *,
         resume: bool,
         listeners: Sequence[Listener],
-    ) -> RunResult:
+    ) -> Iterator[Rounds]:
         self._write_head(data, federation)
         true = {k: data.true_labels[ids] for k, ids in enumerate(data.split.clients)}
         given = dict(enumerate(data.noisy.given))
         evaluator = Evaluator(true, given, data.split.task_of)
-        world = data.spec().open()
         self._write_labels(evaluator, data.classes)
+        coordinator = Coordinator(
+            federation=federation,
+            stages=self.config.method.stages(self.config),
+            folder=self.folder,
+            context=self._contexts(data, federation, evaluator),
+            every=self.config.checkpoint.every,
+            max_returns=self.config.runtime.max_restarts,
+            listeners=listeners,
+        )
+        setup_s = time.perf_counter() - self._started
+
+        def conclude() -> RunResult:
+            final = Commit(coordinator.done, coordinator.state.groups, coordinator.stored)
+            write_models(self.folder, final, config=self.config, data=data)
+            summary = self._summary(data, evaluator, federation, coordinator.stored, setup_s)
+            self.folder.write("result.json", summary)
+            return RunResult(summary, self.folder.path)
+
+        coordinator.begin(resume=resume)
+        shape = ModelShape(self.config.model, data.image_shape, data.classes)
+        rounds = Rounds(Progress(coordinator, federation, shape, self.folder.path, conclude))
+        try:
+            yield rounds
+        finally:
+            rounds.leave()
+        rounds.refuse_early()  # so that the log does not say that the run is done
+
+    def _contexts(
+        self, data: DriverData, federation: Federation, evaluator: Evaluator
+    ) -> MakeContext:
+        world = data.spec().open()
 
         def context(stage: Stage, round_id: int, entry: dict[str, Any]) -> RoundContext:
             return RoundContext(
@@ -136,22 +182,7 @@ class Experiment:
                 entry=entry,
             )
 
-        setup_s = time.perf_counter() - self._started
-        coordinator = Coordinator(
-            federation=federation,
-            stages=self.config.method.stages(self.config),
-            folder=self.folder,
-            context=context,
-            every=self.config.checkpoint.every,
-            max_returns=self.config.runtime.max_restarts,
-            listeners=listeners,
-        )
-        state = coordinator.run(resume=resume)
-        final = Commit(coordinator.done, state.groups, coordinator.stored)
-        write_models(self.folder, final, config=self.config, data=data)
-        summary = self._summary(data, evaluator, federation, coordinator.stored, setup_s)
-        self.folder.write("result.json", summary)
-        return RunResult(summary, self.folder.path)
+        return context
 
     def _write_head(self, data: DriverData, federation: Federation) -> None:
         self.folder.write("config.yaml", config_yaml(self.config))

@@ -23,6 +23,9 @@ MAY_IMPORT = {
     "settings": {"errors"},
     "processes": {"errors"},
     "environment": set(),
+    "frames": {"errors"},
+    "results": {"errors", "frames", "report", "runtime"},
+    "rounds": {"models", "results", "runtime"} | WAIST,
     "evaluator": {"core"} | WAIST,
     "context": {"data", "evaluator", "runtime"} | WAIST,
 }

@@ -65,22 +65,31 @@ class Coordinator:
         """Digests of the models of the last commit."""
 
     @property
+    def total(self) -> int:
+        """Rounds of all stages."""
+        return len(self._schedule)
+
+    @property
     def is_finished(self) -> bool:
         """Whether no round is left."""
-        return self.done == len(self._schedule)
+        return self.done == self.total
 
     def run(self, *, resume: bool) -> State:
-        """Run what is left of the stages and return the final state."""
+        """Begin, run what is left of the stages and return the final state."""
         self.begin(resume=resume)
-        with self._interruptible():
-            while not self.is_finished:
-                self.next_round()
-        return self.state
+        return self.finish()
 
     def begin(self, *, resume: bool) -> None:
         """Take up the last commit, or nothing."""
         self.state, self.done = self._restore() if resume else (State(), 0)
-        self._tell(Event("start", rounds=len(self._schedule), round=self.done))
+        self._tell(Event("start", rounds=self.total, round=self.done))
+
+    def finish(self) -> State:
+        """Run the rounds that are left and return the final state."""
+        with self._interruptible():
+            while not self.is_finished:
+                self.next_round()
+        return self.state
 
     def next_round(self) -> Event:
         """Run one round, from the last commit on where models were lost; return what it did."""
