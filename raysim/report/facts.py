@@ -1,0 +1,127 @@
+"""The numbers of one run, from its result and its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from raysim.report.records import Record, Run, number, numbers, sent
+
+LAST = 5
+"""Evaluations at the end of which the mean is shown beside the last one."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where in a run a record stands."""
+
+    round: int
+    """Rounds of training so far, over all stages."""
+    bytes: float
+    """Megabytes sent up and down so far."""
+    seconds: float
+
+
+def points(run: Run) -> Iterator[tuple[Point, Record]]:
+    """Yield every record with its place."""
+    rounds, nbytes, seconds = 0, 0.0, 0.0
+    for record in run.records:
+        rounds += "loss" in record
+        nbytes += sum(sum(sent(record, way).values()) for way in ("up", "down"))
+        seconds += number(record, "seconds") or 0.0
+        yield Point(rounds, nbytes / 1e6, seconds), record
+
+
+def accuracies(run: Run) -> list[float]:
+    """Return the mean accuracy over clients at every evaluation."""
+    found = (number(record, "accuracy", "mean") for record in run.records)
+    return [value for value in found if value is not None]
+
+
+def accuracy(run: Run) -> float | None:
+    """Return the accuracy at the end."""
+    own = number(run.result, "accuracy", "mean")
+    curve = accuracies(run)
+    return own if own is not None else curve[-1] if curve else None
+
+
+def last_accuracies(run: Run) -> float | None:
+    """Return the mean over the last five evaluations."""
+    tail = accuracies(run)[-LAST:]
+    return sum(tail) / len(tail) if tail else accuracy(run)
+
+
+def best_accuracy(run: Run) -> float | None:
+    """Return the best of all evaluations: it needs a test set to stop by."""
+    return max(accuracies(run), default=accuracy(run))
+
+
+def ari(run: Run) -> float | None:
+    """Return the agreement of the newest groups with the tasks."""
+    own = number(run.result, "ari")
+    return own if own is not None else number({"ari": run.last("ari")}, "ari")
+
+
+def noise(run: Run, when: str) -> float | None:
+    """Return the share of wrong labels: ``when`` is "before" or "after"."""
+    own = number(run.result, "labels", f"noise_{when}")
+    return own if own is not None else number({"l": run.last("labels")}, "l", f"noise_{when}")
+
+
+def megabytes(run: Run, way: str) -> float | None:
+    """Return what was sent "up" or "down"."""
+    own = number(run.result, "bytes", way)
+    if own is None and not any("bytes" in record for record in run.records):
+        return None
+    if own is None:
+        own = sum(sum(sent(record, way).values()) for record in run.records)
+    return own / 1e6
+
+
+def seconds(run: Run) -> float | None:
+    """Return the time of setup and rounds, or of the recorded rounds."""
+    own = number(run.result, "seconds", "total")
+    if own is not None:
+        return own
+    known = [value for r in run.records if (value := number(r, "seconds")) is not None]
+    return sum(known) if known else None
+
+
+def restarts(run: Run) -> float | None:
+    """Return how many actors were rebuilt."""
+    return number(run.result, "restarts")
+
+
+def by_task(run: Run) -> list[float] | None:
+    """Return the last accuracy of every task."""
+    return numbers({"b": run.last("by_task")}, "b", "accuracy")
+
+
+def per_client(run: Run) -> list[float] | None:
+    """Return the last accuracy of every client on its own task."""
+    own = numbers(run.result, "accuracy", "per_client")
+    return own or numbers({"p": run.last("per_client")}, "p")
+
+
+def task_names(runs: Sequence[Run], count: int) -> list[str]:
+    """Return "task 1" and so on, with their classes where all runs agree on them."""
+    plain = [f"task {i + 1}" for i in range(count)]
+    found = [_task_classes(run, count) for run in runs]
+    if not found or found[0] is None or any(other != found[0] for other in found):
+        return plain
+    return [f"{name} ({words})" for name, words in zip(plain, found[0], strict=True)]
+
+
+def _task_classes(run: Run, count: int) -> list[str] | None:
+    """Return the classes of the tasks, in the order in which clients first have them."""
+    tasks, task_of = run.federation.get("tasks"), numbers(run.federation, "task_of")
+    names = run.federation.get("class_names")
+    if not isinstance(tasks, list) or not isinstance(names, list) or task_of is None:
+        return None
+    order = list(dict.fromkeys(int(task) for task in task_of))
+    if len(order) != count:
+        return None
+    try:
+        return [", ".join(str(names[c]) for c in tasks[task]) for task in order]
+    except (IndexError, TypeError):
+        return None

@@ -1,0 +1,244 @@
+"""Figures of the one-shot grouping: the similarity matrix R and its dendrogram."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raysim.core.clustering import LINKAGES, merge_tree
+from raysim.report.blocks import MOST_CELLS, block_mean, block_names, block_size
+from raysim.report.figure import Dendrogram, Figure, Heatmap
+from raysim.report.records import Run, numbers
+
+MOST_LEAVES = 100
+"""A dendrogram of more clients is cut off at this many branches."""
+MISSING = (
+    "No run has artifacts/similarity.npy: no method of these runs groups clients by similarity."
+)
+
+
+@dataclass(frozen=True)
+class _Grouping:
+    """The compared clients in the order of the dendrogram."""
+
+    clients: np.ndarray
+    """Numbers of the compared clients: all, or the landmarks."""
+    distances: np.ndarray
+    tree: np.ndarray
+    groups: np.ndarray
+    """Group of every client of the run."""
+    linkage: str
+
+    @property
+    def order(self) -> np.ndarray:
+        """Places of the compared clients in the order of the leaves."""
+        from scipy.cluster import hierarchy
+
+        if not len(self.tree):
+            return np.arange(len(self.clients))
+        return np.asarray(hierarchy.leaves_list(self.tree))
+
+
+def grouping_figures(runs: Sequence[Run]) -> list[Figure]:
+    """Return R and the dendrogram of every run that compared its clients."""
+    figures = []
+    for run in runs:
+        matrix, landmarks = _similarity(run)
+        if matrix is None:
+            continue
+        found = _grouping(run, matrix, landmarks)
+        if found is not None:
+            figures += [_matrix_figure(run, matrix, found), _dendrogram_figure(run, found)]
+    if figures:
+        return figures
+    return [
+        Figure(
+            "similarity", "Similarity of clients", "The matrix R (FB-NLL, Eq. 6).", None, MISSING
+        ),
+        Figure("dendrogram", "Dendrogram", "Merges of the clients by R.", None, MISSING),
+    ]
+
+
+def _similarity(run: Run) -> tuple[np.ndarray | None, np.ndarray | None]:
+    matrix = run.artifact("similarity", 2)
+    if matrix is not None:
+        return matrix, None
+    matrix, landmarks = run.artifact("landmark_similarity", 2), run.artifact("landmarks", 1)
+    return (None, None) if landmarks is None else (matrix, landmarks.astype(int))
+
+
+def _grouping(run: Run, matrix: np.ndarray, landmarks: np.ndarray | None) -> _Grouping | None:
+    linkage = _linkage(run.config.get("method"))
+    try:
+        clients = np.arange(len(matrix)) if landmarks is None else landmarks
+        square = np.asarray(matrix[clients], dtype=np.result_type(matrix, np.float32))
+        tree = merge_tree(square, linkage)
+    except (ValueError, IndexError) as wrong:
+        run.problems.append(f"{run.root}: the similarity matrix cannot be used ({wrong}).")
+        return None
+    distances = np.maximum(1 - square, 0)
+    np.fill_diagonal(distances, 0.0)
+    return _Grouping(clients, distances, tree, _groups(run, len(matrix)), linkage)
+
+
+def _linkage(method: Any) -> str:
+    """Return the linkage that a method's settings name, at any depth."""
+    if not isinstance(method, Mapping):
+        return "average"
+    own = method.get("linkage")
+    if own in LINKAGES:
+        return str(own)
+    below = (_linkage(v) for v in method.values() if isinstance(v, Mapping) and _names_linkage(v))
+    return next(below, "average")
+
+
+def _names_linkage(value: Mapping[str, Any]) -> bool:
+    return "linkage" in value or any(
+        _names_linkage(v) for v in value.values() if isinstance(v, Mapping)
+    )
+
+
+def _groups(run: Run, num_clients: int) -> np.ndarray:
+    """Return the groups as they were when R was made; one group where they are not recorded."""
+    made = [r for r in run.records if "rank" in r and "groups" in r]
+    made = made or [r for r in run.records if "groups" in r]
+    found = numbers(made[0], "groups") if made else None
+    if found is None or len(found) != num_clients:
+        return np.zeros(num_clients, dtype=int)
+    return np.array(found, dtype=int)
+
+
+# ---- the matrix ----------------------------------------------------------------------------
+
+
+def _matrix_figure(run: Run, matrix: np.ndarray, found: _Grouping) -> Figure:
+    columns = found.clients[found.order]
+    is_square = len(columns) == len(matrix)
+    rows = columns if is_square else np.argsort(found.groups, kind="stable")
+    ordered = matrix[np.ix_(rows, found.order)].astype(np.float64)
+    values = block_mean(ordered, MOST_CELLS, MOST_CELLS)
+    per_row = block_size(len(rows), MOST_CELLS)
+    caption = (
+        f"R of client and client (FB-NLL, Eq. 6), in the order of the dendrogram ({found.linkage} "
+        "linkage); the margin shows the found groups."
+    )
+    if not is_square:
+        caption = (
+            f"R of every client, sorted by group, and the {len(columns)} landmarks, in the order "
+            "of their dendrogram; the margin shows the found groups."
+        )
+    if per_row > 1:
+        caption += f" Averaged over blocks of {per_row} clients."
+    return Figure(
+        name="similarity",
+        title=f"Similarity of clients: {run.label}",
+        caption=caption,
+        run=run.label,
+        notes=_notes(run, found),
+        drawing=Heatmap(
+            values=values,
+            row_names=block_names(rows, MOST_CELLS),
+            column_names=block_names(columns, MOST_CELLS),
+            value_label="similarity R",
+            row_label="client",
+            column_label="client" if is_square else "landmark",
+            bars=[int(g) for g in found.groups[rows[::per_row]]],
+        ),
+    )
+
+
+def _notes(run: Run, found: _Grouping) -> dict[str, Any]:
+    notes: dict[str, Any] = {"groups": len(np.unique(found.groups)), "linkage": found.linkage}
+    rank, score = run.last("rank"), _silhouette(found)
+    if rank is not None:
+        notes["eigenvectors"] = rank
+    if score is not None:
+        notes["silhouette"] = round(score, 4)
+    score = next((r["ari"] for r in run.records if "ari" in r), None)
+    if score is not None:
+        notes["ARI"] = round(float(score), 4)
+    return notes
+
+
+def _silhouette(found: _Grouping) -> float | None:
+    """Return the mean silhouette of the groups by the distances 1 - R, where it is defined."""
+    from sklearn.metrics import silhouette_score
+
+    own = found.groups[found.clients]
+    if not 2 <= len(np.unique(own)) < len(own):
+        return None
+    return float(silhouette_score(found.distances, own, metric="precomputed"))
+
+
+# ---- the dendrogram ------------------------------------------------------------------------
+
+
+def _dendrogram_figure(run: Run, found: _Grouping) -> Figure:
+    figure = Figure(
+        name="dendrogram",
+        title=f"Dendrogram: {run.label}",
+        caption=(
+            f"Merges of {'clients' if len(found.clients) == len(found.groups) else 'landmarks'} "
+            f"by the distance 1 - R ({found.linkage} linkage); the dashed line is the cut that "
+            "leaves the found groups."
+        ),
+        run=run.label,
+        notes=_notes(run, found),
+    )
+    if not len(found.tree):
+        return Figure(figure.name, figure.title, figure.caption, None, "One client has no merges.")
+    from scipy.cluster import hierarchy
+
+    count = len(found.clients)
+    leaves = max(MOST_LEAVES, len(np.unique(found.groups)))
+    truncated = count > leaves
+    plan = hierarchy.dendrogram(
+        found.tree, no_plot=True, truncate_mode="lastp" if truncated else None, p=leaves
+    )
+    members = _members(found.tree, count, plan["leaves"])
+    own = found.groups[found.clients]
+    groups = [_most_common(own[m]) for m in members]
+    names = [
+        str(found.clients[m[0]])
+        if len(m) == 1
+        else f"{len(m)} clients from {found.clients[m].min()}"
+        for m in members
+    ]
+    note = f" Only the last {leaves} branches are shown." if truncated else ""
+    drawing = Dendrogram(plan["icoord"], plan["dcoord"], names, groups, _cut(found))
+    return Figure(
+        figure.name, figure.title, figure.caption + note, drawing, run=run.label, notes=figure.notes
+    )
+
+
+def _members(tree: np.ndarray, count: int, nodes: Sequence[int]) -> list[np.ndarray]:
+    """Return the leaves below nodes of a merge table, without recursion."""
+    found = []
+    for node in nodes:
+        below, open_nodes = [], [int(node)]
+        while open_nodes:
+            at = open_nodes.pop()
+            if at < count:
+                below.append(at)
+            else:
+                open_nodes += [int(tree[at - count, 0]), int(tree[at - count, 1])]
+        found.append(np.array(sorted(below)))
+    return found
+
+
+def _most_common(groups: np.ndarray) -> int:
+    values, counts = np.unique(groups, return_counts=True)
+    return int(values[counts.argmax()])
+
+
+def _cut(found: _Grouping) -> float | None:
+    """Return the height halfway between the last merge inside groups and the first across."""
+    heights = found.tree[:, 2]
+    merges = len(found.clients) - len(np.unique(found.groups[found.clients]))
+    if merges >= len(heights):
+        return None
+    below = heights[merges - 1] if merges else 0.0
+    return float((below + heights[merges]) / 2)

@@ -1,0 +1,284 @@
+"""Run directories as they are: finished, partial, failed, damaged or not ours at all.
+
+Nothing in them makes reading fail: what cannot be used becomes a sentence in ``problems``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import yaml
+
+from raysim.errors import DataError
+from raysim.runtime.finding import find_runs
+from raysim.runtime.storage import Storage, reason
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run directory holds."""
+
+    root: str
+    method: str
+    seed: int
+    config: Mapping[str, Any]
+    yaml: str
+    """config.yaml, word for word."""
+    environment: Mapping[str, Any]
+    records: Sequence[Record]
+    result: Record | None
+    """None where there is none: the run is not finished, or it is damaged."""
+    storage: Storage = field(repr=False)
+    problems: list[str] = field(default_factory=list, repr=False)
+    """Grows when an array turns out to be damaged."""
+    label: str = ""
+    """Unlike that of every other run of the report."""
+    _arrays: dict[str, np.ndarray | None] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every round is there; the result may have been lost since."""
+        return self.result is not None or 0 < self.rounds <= self.rounds_done
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of training that the config asks for."""
+        return int(number(self.config, "train", "rounds") or 0)
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds of training that are recorded."""
+        return sum("loss" in record for record in self.records)
+
+    @property
+    def federation(self) -> Mapping[str, Any]:
+        """Who takes part; empty in older run directories."""
+        found = self.environment.get("federation")
+        return found if isinstance(found, Mapping) else {}
+
+    def last(self, name: str) -> Any:
+        """Return the newest value of an entry of the records, or None."""
+        return next((r[name] for r in reversed(self.records) if r.get(name) is not None), None)
+
+    def artifact(self, name: str, ndim: int) -> np.ndarray | None:
+        """Return an array of the run; None where it is absent or damaged."""
+        if name not in self._arrays:
+            self._arrays[name] = self._load(name, ndim)
+        return self._arrays[name]
+
+    def _load(self, name: str, ndim: int) -> np.ndarray | None:
+        file = f"artifacts/{name}.npy"
+        try:
+            if not self.storage.exists(file):
+                return None
+            array = np.load(io.BytesIO(self.storage.read(file)), allow_pickle=False)
+        except (OSError, ValueError, EOFError) as wrong:
+            self.problems.append(f"{self.root}: {file} cannot be read ({_short(wrong)}).")
+            return None
+        if not isinstance(array, np.ndarray) or array.ndim != ndim or array.dtype.kind not in "fiu":
+            self.problems.append(f"{self.root}: {file} is not an array of {ndim}-d numbers.")
+            return None
+        return array
+
+
+def read_runs(places: Sequence[str]) -> tuple[list[Run], list[str]]:
+    """Return the runs at paths, URLs and folders of runs, and what is wrong with the others."""
+    runs: dict[str, Run] = {}
+    problems: list[str] = []
+    for place in places:
+        try:
+            folders = find_runs(place)
+            known = {folder.root for folder in folders}
+            lost = [f for f in find_runs(place, "rounds.jsonl") if f.root not in known]
+        except DataError as wrong:
+            problems.append(f"{wrong}.")
+            continue
+        problems += [f"{f.root}: config.yaml is missing; left out." for f in lost]
+        if not folders and not lost:
+            problems.append(f"{place}: no run directory, config.yaml is missing; left out.")
+        for folder in folders:
+            if folder.root not in runs:
+                run = _read(folder, problems)
+                if run is not None:
+                    runs[folder.root] = run
+    if not runs:
+        raise DataError(
+            f"no run could be read, got {len(places)} place(s): {' '.join(problems)} "
+            "Name run directories that `raysim run` made"
+        )
+    return list(runs.values()), problems
+
+
+def labelled(run: Run, label: str) -> Run:
+    """Return the run with a label; arrays and problems are shared."""
+    return replace(run, label=label)
+
+
+# ---- one directory -------------------------------------------------------------------------
+
+
+def _read(folder: Storage, problems: list[str]) -> Run | None:
+    text = _text(folder, "config.yaml", problems)
+    config = _config(folder, text, problems)
+    if config is None:
+        return None
+    result = _object(folder, "result.json", problems)
+    records = _records(folder, problems)
+    if not records and (result is None or number(result, "accuracy", "mean") is None):
+        problems.append(f"{folder.root}: no round is recorded; left out.{_ending(folder)}")
+        return None
+    run = Run(
+        root=folder.root,
+        method=str(config["method"]["name"]),
+        seed=int(config["seed"]),
+        config=config,
+        yaml=text or "",
+        environment=_object(folder, "environment.json", problems, needed=True) or {},
+        records=records,
+        result=result,
+        storage=folder,
+    )
+    if result is None:
+        state = "result.json is missing" if run.is_finished else "not finished"
+        problems.append(
+            f"{folder.root}: {state}, {run.rounds_done} of {run.rounds} rounds are recorded."
+            f"{_ending(folder)}"
+        )
+    return run
+
+
+def _config(folder: Storage, text: str | None, problems: list[str]) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError:
+        problems.append(f"{folder.root}: config.yaml is damaged; left out.")
+        return None
+    method = config.get("method") if isinstance(config, dict) else None
+    named = isinstance(method, dict) and isinstance(method.get("name"), str)
+    if not named or not isinstance(config.get("seed"), int):
+        problems.append(f"{folder.root}: config.yaml is not that of a raysim run; left out.")
+        return None
+    return dict(config)
+
+
+def _records(folder: Storage, problems: list[str]) -> list[Record]:
+    text = _text(folder, "rounds.jsonl", problems)
+    if text is None:
+        return []
+    records: list[Record] = []
+    damaged = []
+    for number_, line in enumerate(text.split("\n")[:-1], 1):  # the rest was torn while written
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict):
+            records.append(record)
+        else:
+            damaged.append(str(number_))
+    if damaged:
+        lines = ", ".join(damaged[:5]) + (", ..." if len(damaged) > 5 else "")
+        problems.append(
+            f"{folder.root}: rounds.jsonl is damaged in line {lines}; those rounds are left out."
+        )
+    return records
+
+
+def _object(
+    folder: Storage, name: str, problems: list[str], *, needed: bool = False
+) -> dict[str, Any] | None:
+    if not needed and not folder.exists(name):
+        return None
+    text = _text(folder, name, problems)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        problems.append(f"{folder.root}: {name} is damaged; read without it.")
+        return None
+    return found
+
+
+def _text(folder: Storage, name: str, problems: list[str]) -> str | None:
+    try:
+        return folder.read(name).decode()
+    except FileNotFoundError:
+        problems.append(f"{folder.root}: {name} is missing.")
+    except OSError as wrong:
+        problems.append(f"{folder.root}: {name} cannot be read ({reason(wrong)}).")
+    except UnicodeDecodeError:
+        problems.append(f"{folder.root}: {name} is not text.")
+    return None
+
+
+def _ending(folder: Storage) -> str:
+    """Return how events.jsonl says that the run ended, as a sentence after a blank, or nothing."""
+    try:
+        lines = folder.read("events.jsonl").decode().split("\n")[:-1]
+    except (OSError, UnicodeDecodeError):
+        return ""
+    for line in reversed(lines):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("event") == "start":
+            return ""  # begun anew since
+        if isinstance(event, dict) and event.get("event") == "end":
+            if event.get("outcome") not in ("failed", "stopped"):
+                return ""
+            why = str(event.get("message", "")).removeprefix("run ended: ").rstrip(".")
+            return f" It {'failed' if event['outcome'] == 'failed' else 'was stopped'}: {why}."
+    return ""
+
+
+def _short(wrong: Exception) -> str:
+    return reason(wrong) if isinstance(wrong, OSError) else " ".join(str(wrong).split())[:100]
+
+
+# ---- values of records ---------------------------------------------------------------------
+
+
+def number(record: Any, *path: str) -> float | None:
+    """Return the finite number at a path of a record, or None."""
+    for name in path:
+        if not isinstance(record, Mapping):
+            return None
+        record = record.get(name)
+    if isinstance(record, bool) or not isinstance(record, int | float):
+        return None
+    return float(record) if np.isfinite(record) else None
+
+
+def numbers(record: Any, *path: str) -> list[float] | None:
+    """Return the list of numbers at a path of a record, or None."""
+    for name in path:
+        if not isinstance(record, Mapping):
+            return None
+        record = record.get(name)
+    if not isinstance(record, list) or not record:
+        return None
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in record):
+        return None
+    return [float(v) for v in record]
+
+
+def sent(record: Record, direction: str) -> dict[str, float]:
+    """Return the bytes that a round sent up or down, by message."""
+    found = record.get("bytes")
+    by_message = found.get(direction) if isinstance(found, Mapping) else None
+    if not isinstance(by_message, Mapping):
+        return {}
+    return {str(m): value for m in by_message if (value := number(by_message, m)) is not None}

@@ -1,0 +1,205 @@
+"""Runs put side by side: seeds of one config make a series, series of one setting compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysim.report.records import Run, labelled
+
+NO_MATTER = ("name", "seed", "output", "runtime", "checkpoint", "arrays")
+"""Sections of a config that two seeds of one series may differ in."""
+NOT_THE_DATA = ("data.root", "data.features", "data.correction_features")
+"""Keys below ``data`` that say how a method looks at the data, not which data there are."""
+TELLING = ("data.dataset", "data.partition", "data.noise", "train.rounds", "data", "method")
+"""Which differences name a series, best first; then any other."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The seeds of one method in one setting."""
+
+    label: str
+    """The method, and what tells it apart from all other series."""
+    short: str
+    """The same, among the series of its setting."""
+    setting: str
+    """Series with equal settings (data, partition, noise, rounds) may be compared."""
+    runs: Sequence[Run]
+    """One per seed, ascending: the finished ones, or all where none is."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the runs are."""
+        return self.runs[0].is_finished
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds."""
+        return [run.seed for run in self.runs]
+
+    @property
+    def progress(self) -> str:
+        """How far an unfinished series is; empty for a finished one."""
+        if self.is_finished:
+            return ""
+        return f"not finished: {self.runs[0].rounds_done} of {self.runs[0].rounds} rounds"
+
+
+def group_runs(runs: Sequence[Run]) -> tuple[list[Series], list[str]]:
+    """Return the series in the order of the runs, and what stands against comparing them."""
+    problems: list[str] = []
+    members: dict[str, list[Run]] = {}
+    for run in runs:
+        members.setdefault(_key(_flat(run.config), NO_MATTER), []).append(run)
+    found = [_one_per_seed(group, problems) for group in members.values()]
+    settings = [_setting(group[0]) for group in found]
+    names = [_name_of(setting, settings, found[0][0]) for setting in settings]
+    shorts = _labels([group[0] for group in found], settings)
+    several = len(set(names)) > 1
+    series = [
+        Series(
+            label=f"{short} ({name})" if several else short,
+            short=short,
+            setting=name,
+            runs=[
+                labelled(run, f"{short}, seed {run.seed}" + (f" ({name})" if several else ""))
+                for run in group
+            ],
+        )
+        for short, name, group in zip(shorts, names, found, strict=True)
+    ]
+    problems += _settings_differ(series)
+    return series, problems
+
+
+def by_setting(series: Sequence[Series]) -> dict[str, list[Series]]:
+    """Return the series that may be compared, by the name of their setting."""
+    groups: dict[str, list[Series]] = {}
+    for one in series:
+        groups.setdefault(one.setting, []).append(one)
+    return groups
+
+
+def _one_per_seed(runs: Sequence[Run], problems: list[str]) -> list[Run]:
+    """Keep one run per seed, finished ones only where there are any."""
+    kept: dict[int, Run] = {}
+    for run in sorted(runs, key=lambda r: (r.seed, not r.is_finished, -r.rounds_done)):
+        if run.seed in kept:
+            problems.append(
+                f"{run.root}: the same config and seed as {kept[run.seed].root}; left out."
+            )
+        else:
+            kept[run.seed] = run
+    finished = [run for run in kept.values() if run.is_finished]
+    if finished and len(finished) < len(kept):
+        problems += [
+            f"{run.root}: left out, since other seeds of {run.method} are finished."
+            for run in kept.values()
+            if not run.is_finished
+        ]
+    return finished or list(kept.values())
+
+
+def _settings_differ(series: Sequence[Series]) -> list[str]:
+    groups = by_setting(series)
+    if len(groups) < 2:
+        return []
+    names = "; ".join(f"{name} ({len(group)})" for name, group in groups.items())
+    return [
+        f"The runs have {len(groups)} settings, which are not compared with each other: {names}."
+    ]
+
+
+# ---- names ---------------------------------------------------------------------------------
+
+
+def _labels(runs: Sequence[Run], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a short label for each run that no other of its setting has."""
+    labels = []
+    for run, setting in zip(runs, settings, strict=True):
+        same = [
+            _flat(other.config, NO_MATTER)
+            for other, theirs in zip(runs, settings, strict=True)
+            if other.method == run.method and theirs == setting
+        ]
+        words = differences(_flat(run.config, NO_MATTER), same)
+        labels.append(f"{run.method}, {words}" if words else run.method)
+    return labels
+
+
+def _name_of(setting: Mapping[str, Any], settings: Sequence[Mapping[str, Any]], run: Run) -> str:
+    dataset = (run.config.get("data") or {}).get("dataset")
+    name = dataset.get("name") if isinstance(dataset, Mapping) else dataset
+    return differences(setting, settings) or str(name or "data")
+
+
+def differences(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
+    """Return the fewest values (about) that tell a flat config apart from all the others."""
+    keys = sorted({key for one in every for key in one}, key=_rank)
+    chosen: list[str] = []
+    parts = 1
+    wanted = len({_key(one, ()) for one in every})
+    for key in keys:
+        told = len({_key({k: one.get(k) for k in (*chosen, key)}, ()) for one in every})
+        if told > parts:
+            chosen.append(key)
+            parts = told
+        if parts == wanted:
+            break
+    return ", ".join(_word(key, own.get(key)) for key in chosen)
+
+
+def _rank(key: str) -> tuple[int, str]:
+    place = next((i for i, p in enumerate(TELLING) if _below(key, (p,))), len(TELLING))
+    return place, key
+
+
+def _word(key: str, value: Any) -> str:
+    *_, parent, name = ("", *key.split("."))
+    if name in ("name", "kind"):
+        return str(value) if parent == "dataset" else f"{parent} {value or 'none'}"
+    shown = (
+        "on"
+        if value is True
+        else "off"
+        if value is False
+        else "none"
+        if value is None
+        else str(value)
+    )
+    if name in ("groups", "rounds", "clients"):
+        return f"{shown} {name.removesuffix('s') if value == 1 else name}"
+    return f"{name} {shown}"
+
+
+def _setting(run: Run) -> dict[str, Any]:
+    """Return what must be equal for two runs to be comparable."""
+    flat = _flat(run.config, NOT_THE_DATA)
+    return {k: v for k, v in flat.items() if _below(k, ("data", "train.rounds"))}
+
+
+def _flat(config: Mapping[str, Any], without: Iterable[str] = ()) -> dict[str, Any]:
+    """Return a config by dotted keys; null is the same as absent, so older files compare."""
+    found: dict[str, Any] = {}
+
+    def walk(at: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key, below in value.items():
+                walk(f"{at}.{key}" if at else str(key), below)
+        elif value is not None and not _below(at, tuple(without)):
+            found[at] = value
+
+    walk("", config)
+    return found
+
+
+def _below(key: str, sections: Sequence[str]) -> bool:
+    return any(key == section or key.startswith(f"{section}.") for section in sections)
+
+
+def _key(flat: Mapping[str, Any], without: Sequence[str]) -> str:
+    kept = {k: v for k, v in flat.items() if not _below(k, without)}
+    return json.dumps(kept, sort_keys=True, default=str)

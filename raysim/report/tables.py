@@ -1,0 +1,313 @@
+"""The tables of a report, and how they look in Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import combinations
+
+from raysim.report import facts
+from raysim.report.records import Run, number
+from raysim.report.report import Cell, Table
+from raysim.report.series import Series, by_setting
+from raysim.report.statistics import LEVEL, mean_over_seeds, paired_difference
+
+ALL_PAIRS = 6
+"""Up to so many methods every pair is compared; above, the best one with each other."""
+NONE = Cell("-", None)
+Value = Callable[[Run], float | None]
+
+
+def make_tables(series: Sequence[Series]) -> list[Table]:
+    """Return every table that the runs have something to say in."""
+    tables = [summary_table(series), differences_table(series)]
+    tables += [task_table(setting, own) for setting, own in by_setting(series).items()]
+    found = [*tables, noisy_clients_table(series)]
+    return _own_names([table for table in found if table.rows])
+
+
+# ---- summary -------------------------------------------------------------------------------
+
+
+def summary_table(series: Sequence[Series]) -> Table:
+    """Return one row per method: mean and sd over seeds."""
+    best = _best(series, facts.accuracy), _best(series, facts.last_accuracies)
+    best_ever = _best(series, facts.best_accuracy)
+    rows = []
+    for one in series:
+        rows.append(
+            [
+                Cell(one.label, one.label, note=one.progress),
+                _seeds(one),
+                _mean(one, facts.accuracy, 100, 2, best=one in best[0]),
+                _mean(one, facts.last_accuracies, 100, 2, best=one in best[1]),
+                _mean(one, facts.best_accuracy, 100, 2, best=one in best_ever),
+                _mean(one, facts.ari, 1, 3),
+                _mean(one, lambda run: facts.noise(run, "before"), 100, 2),
+                _mean(one, lambda run: facts.noise(run, "after"), 100, 2),
+                _mean(one, lambda run: facts.megabytes(run, "up"), 1, 2, with_sd=False),
+                _mean(one, lambda run: facts.megabytes(run, "down"), 1, 2, with_sd=False),
+                _mean(one, facts.seconds, 1, 1, with_sd=False),
+                _mean(one, facts.restarts, 1, 0, with_sd=False),
+            ]
+        )
+    return Table(
+        name="summary",
+        title="Summary",
+        caption=(
+            "Mean ± sample sd over seeds of the mean accuracy over clients, each on its own task: "
+            f"in the last round, over the last {facts.LAST} evaluations, and the best one (which a "
+            "real federation could not pick). Best in bold among finished runs of one setting. "
+            "ARI: agreement of groups and tasks. Noise: share of wrong training labels before and "
+            "after correction. MB, seconds and restarts: mean over seeds."
+        ),
+        columns=[
+            *("method", "seeds", "accuracy %", f"last {facts.LAST} %", "best %", "ARI"),
+            *("noise before %", "noise after %", "up MB", "down MB", "seconds", "restarts"),
+        ],
+        rows=rows,
+    )
+
+
+def _seeds(one: Series) -> Cell:
+    note = "seeds " + ", ".join(map(str, one.seeds))
+    if one.is_finished:
+        return Cell(str(len(one.runs)), float(len(one.runs)), note=note)
+    text = f"{len(one.runs)} ({one.runs[0].rounds_done}/{one.runs[0].rounds} rounds)"
+    return Cell(text, float(len(one.runs)), note=f"{note}; {one.progress}")
+
+
+def _mean(
+    one: Series,
+    value: Value,
+    scale: float,
+    digits: int,
+    *,
+    best: bool = False,
+    with_sd: bool = True,
+) -> Cell:
+    values = [value(run) for run in one.runs]
+    found = mean_over_seeds([None if v is None else scale * v for v in values])
+    if found is None:
+        return NONE
+    text = f"{found.mean:.{digits}f}"
+    if with_sd and found.sd is not None:
+        text += f" ± {found.sd:.{digits}f}"
+    single = [
+        f"seed {run.seed}: {_show(v, scale)}" for run, v in zip(one.runs, values, strict=True)
+    ]
+    note = "; ".join(single) if len(single) > 1 else ""
+    return Cell(text, found.mean, best=best, note=note)
+
+
+def _show(value: float | None, scale: float) -> str:
+    return "-" if value is None else f"{scale * value:.4g}"
+
+
+def _best(series: Sequence[Series], value: Value) -> list[Series]:
+    """Return the best finished series of every setting that has several; ties share it."""
+    best = []
+    for own in by_setting(series).values():
+        means = [(mean_over_seeds([value(run) for run in s.runs]), s) for s in own if s.is_finished]
+        known = [(mean.mean, s) for mean, s in means if mean is not None]
+        if len(known) > 1:
+            top = max(mean for mean, _ in known)
+            best += [s for mean, s in known if mean == top]
+    return best
+
+
+# ---- differences ---------------------------------------------------------------------------
+
+
+def differences_table(series: Sequence[Series]) -> Table:
+    """Return the differences in accuracy between methods over common seeds."""
+    rows = []
+    for own in by_setting(series).values():
+        finished = [one for one in own if one.is_finished]
+        for ours, theirs in _pairs(finished):
+            rows.append(_difference_row(ours, theirs))
+    return Table(
+        name="differences",
+        title="Paired differences",
+        caption=(
+            "Accuracy of the first method minus that of the second, in points, over the seeds both "
+            f"have: mean and {LEVEL:.0%} interval (Student's t, n - 1 degrees of freedom; not "
+            "corrected for the number of comparisons). With one common seed there is no interval. "
+            f"Every pair of up to {ALL_PAIRS} methods; of more, the best one against each other."
+        ),
+        columns=["method", "minus", "difference", "interval", "common seeds"],
+        rows=[row for row in rows if row],
+    )
+
+
+def _pairs(series: Sequence[Series]) -> list[tuple[Series, Series]]:
+    if len(series) <= ALL_PAIRS:
+        return list(combinations(series, 2))
+    top = _best(series, facts.accuracy)[:1]
+    return [(one, other) for one in top for other in series if other is not one]
+
+
+def _difference_row(ours: Series, theirs: Series) -> list[Cell]:
+    found = paired_difference(_by_seed(ours), _by_seed(theirs))
+    if found is None:
+        return []
+    interval = Cell("-", None, note="one common seed")
+    if found.low is not None and found.high is not None:
+        text = f"[{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
+        interval = Cell(text, 100 * found.low)
+    return [
+        Cell(ours.label, ours.label),
+        Cell(theirs.label, theirs.label),
+        Cell(f"{100 * found.mean:+.2f}", 100 * found.mean),
+        interval,
+        Cell(str(found.n), float(found.n)),
+    ]
+
+
+def _by_seed(one: Series) -> dict[int, float]:
+    found = {run.seed: facts.accuracy(run) for run in one.runs}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+# ---- tasks and clients ---------------------------------------------------------------------
+
+
+def task_table(setting: str, series: Sequence[Series]) -> Table:
+    """Return the last accuracy of every task, and the spread over clients, of one setting."""
+    own = [one for one in series if any(facts.by_task(run) for run in one.runs)]
+    count = max((len(facts.by_task(r) or ()) for one in own for r in one.runs), default=0)
+    tasks = [f"task {i + 1}" for i in range(count)]
+    names = facts.task_names([run for one in own for run in one.runs], count)
+    values = [partial(_task, i) for i in range(count)]
+    top = [_best(own, value) for value in values]
+    rows = []
+    for one in own:
+        cells = [_mean(one, v, 100, 2, best=one in b) for v, b in zip(values, top, strict=True)]
+        spread = [_mean(one, _worst, 100, 2), _mean(one, _sd_of_clients, 100, 2)]
+        rows.append([Cell(one.label, one.label, note=one.progress), *cells, *spread])
+    classes = "" if names == tasks else " Classes: " + "; ".join(names) + "."
+    return Table(
+        name="tasks",
+        title=f"Accuracy per task: {setting}",
+        caption=(
+            "Per cent in the last round, mean ± sd over seeds; the lowest accuracy of a client, "
+            f"and the sd over clients.{classes}"
+        ),
+        columns=["method", *tasks, "worst client", "sd over clients"],
+        rows=rows,
+    )
+
+
+def _task(i: int, run: Run) -> float | None:
+    found = facts.by_task(run)
+    return found[i] if found is not None and i < len(found) else None
+
+
+def _worst(run: Run) -> float | None:
+    return min(facts.per_client(run) or (), default=None)
+
+
+def _sd_of_clients(run: Run) -> float | None:
+    own = number(run.result, "accuracy", "std")
+    return own if own is not None else number({"a": run.last("accuracy")}, "a", "std")
+
+
+def noisy_clients_table(series: Sequence[Series]) -> Table:
+    """Return how well clients with noise were found, by the methods that look for them."""
+
+    def score(name: str) -> Value:
+        return lambda run: number({"n": run.last("noisy_clients")}, "n", name)
+
+    def found(run: Run) -> float | None:
+        noisy = run.last("noisy_clients")
+        clients = noisy.get("found") if isinstance(noisy, dict) else None
+        return float(len(clients)) if isinstance(clients, list) else None
+
+    rows = [
+        [
+            Cell(one.label, one.label, note=one.progress),
+            _mean(one, found, 1, 1, with_sd=False),
+            *(_mean(one, score(name), 100, 2) for name in ("precision", "recall", "f1")),
+        ]
+        for one in series
+        if any(run.last("noisy_clients") for run in one.runs)
+    ]
+    return Table(
+        name="noisy-clients",
+        title="Clients taken for noisy",
+        caption=(
+            "The newest judgement of the methods that make one, against the clients that hold a "
+            "wrong label."
+        ),
+        columns=["method", "found", "precision %", "recall %", "F1 %"],
+        rows=rows,
+    )
+
+
+def _own_names(tables: Sequence[Table]) -> list[Table]:
+    """Return the tables with a name each: those of the same name get a number."""
+    seen: dict[str, int] = {}
+    named = []
+    for table in tables:
+        seen[table.name] = seen.get(table.name, 0) + 1
+        name = table.name if seen[table.name] == 1 else f"{table.name}-{seen[table.name]}"
+        named.append(Table(name, table.title, table.caption, table.columns, table.rows))
+    return named
+
+
+# ---- Markdown and LaTeX --------------------------------------------------------------------
+
+
+def markdown_table(table: Table) -> str:
+    """Return a table as Markdown."""
+    lines = [
+        "| " + " | ".join(markdown_text(column) for column in table.columns) + " |",
+        "| " + " | ".join("---" if i == 0 else "---:" for i in range(len(table.columns))) + " |",
+    ]
+    for row in table.rows:
+        cells = (markdown_text(cell.text) for cell in row)
+        bold = [f"**{text}**" if c.best else text for text, c in zip(cells, row, strict=True)]
+        lines.append("| " + " | ".join(bold) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def markdown_text(text: str) -> str:
+    """Return text that Markdown shows as it is."""
+    return re.sub(r"([\\`*_{}\[\]<>#|])", r"\\\1", " ".join(text.split()))
+
+
+def latex_table(table: Table) -> str:
+    """Return a table as LaTeX with booktabs; a wide one is made to fit the line."""
+    columns = "l" + "r" * (len(table.columns) - 1)
+    lines = [
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        " & ".join(latex_text(column) for column in table.columns) + r" \\",
+        r"\midrule",
+    ]
+    for row in table.rows:
+        cells = [rf"\textbf{{{latex_text(c.text)}}}" if c.best else latex_text(c.text) for c in row]
+        lines.append(" & ".join(cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    if len(table.columns) > 7:
+        lines = [r"\resizebox{\linewidth}{!}{%", *lines, "}"]
+    head = [r"\begin{table}[htbp]", r"\centering", rf"\caption{{{latex_text(table.caption)}}}"]
+    return "\n".join([*head, rf"\label{{tab:{table.name}}}", *lines, r"\end{table}"]) + "\n"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+}
+
+
+def latex_text(text: str) -> str:
+    """Return text that LaTeX shows as it is."""
+    plain = "".join(_LATEX.get(mark, mark) for mark in " ".join(text.split()))
+    return re.sub(r"(?<![\w$])-(?=\d)", "$-$", plain)
