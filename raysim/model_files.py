@@ -7,6 +7,7 @@ of any run, finished or not.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,9 +176,40 @@ class RunModels:
             return tuple(self._files[name]["clients"])
         return self.commit.clients(name)
 
+    def choose(self, *, group: int | None, client: int | None) -> str:
+        """Return the name of a group's or a client's model, or of the only one there is."""
+        names, root = self.names, self.storage.root
+        if group is not None and client is not None:
+            raise ConfigError("--group and --client contradict each other; give one of them")
+        if client is not None:
+            found = [name for name in names if client in self.clients(name)]
+            if not found:
+                known = sorted({k for name in names for k in self.clients(name)})
+                span = f"{known[0]} to {known[-1]}" if known else "none"
+                raise ConfigError(
+                    f"client {client} is not in {root}, it has {span}; a client that came later is "
+                    "put into a group by `raysim assign`"
+                )
+            return found[0]
+        if group is not None:
+            if f"group/{group}" not in names:
+                raise ConfigError(
+                    f"{root} has no model of group {group}, it has {_few(names)}; choose one of "
+                    "them"
+                )
+            return f"group/{group}"
+        if len(names) != 1:
+            raise ConfigError(
+                f"{root} has {len(names)} models ({_few(names)}); say which with --group M or "
+                "--client K; `raysim assign` finds the group of a client that came later"
+            )
+        return names[0]
+
     def load(self, name: str) -> SavedModel:
         """Return one model."""
         if self._files:
+            with contextlib.suppress(DataError):  # modules of the user's may hold the network
+                _ = self.config
             file = f"{FOLDER}/{self._files[name]['file']}"
             try:
                 return from_bytes(self.storage.read(file), f"{self.storage.root}/{file}")
@@ -242,6 +274,11 @@ class RunModels:
                 f"{self.storage.root}/{name} is damaged ({wrong}); make it again with `raysim "
                 "export`"
             ) from wrong
+
+
+def _few(names: Sequence[str], most: int = 5) -> str:
+    more = f", ... {names[-1]}" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + more
 
 
 def export_models(run: Place, to: Place | None = None, *, everything: bool = False) -> list[str]:

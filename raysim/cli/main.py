@@ -14,6 +14,8 @@ from raysim.errors import RaysimError
 VERBS = {
     "run": "run",
     "show": "show",
+    "predict": "predict",
+    "export": "export",
     "submit": "submit",
     "status": "status",
     "fetch": "fetch",

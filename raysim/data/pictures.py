@@ -1,0 +1,240 @@
+"""Images that a person brings to a trained model: files, folders, npy and npz.
+
+They are brought to the model's size and channels as photo sets are: a centred cut of the model's
+shape, resized.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from raysim.errors import DataError
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".gif", ".tif", ".tiff", ".webp"}
+ARRAYS = {".npy", ".npz"}
+IMAGES, LABELS = ("x", "images", "x_test"), ("y", "labels", "y_test")
+"""Names of arrays in an npz file, the first that is there."""
+BLOCK = 4096
+"""Images in memory at once; whole batches of evaluation, so that cutting changes no batch."""
+_MODES = {1: "L", 3: "RGB"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a model takes."""
+
+    image_shape: tuple[int, int, int]
+    """Height, width, channels."""
+    pixels: str
+    """uint8 or float32."""
+    class_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some images (N, H, W, C) as the model takes them, before they are normalised."""
+
+    names: list[str]
+    images: np.ndarray
+    labels: list[int | None]
+
+
+@dataclass
+class Changed:
+    """How many images were not as the model takes them."""
+
+    resized: int = 0
+    recoloured: int = 0
+    transposed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Photo:
+    path: Path
+    label: int | None
+
+
+def list_sources(sources: Sequence[str], wanted: Wanted) -> list[Path | list[_Photo]]:
+    """Return array files and lists of photos in the given order; refuse what is neither."""
+    found: list[Path | list[_Photo]] = []
+    for source in sources:
+        path = Path(source).expanduser()
+        if path.is_dir():
+            found.append(_folder(path, wanted.class_names))
+        elif not path.is_file():
+            raise DataError(f"no file or folder {path}; give images, folders of them, npy or npz")
+        elif path.suffix.lower() in ARRAYS:
+            found.append(path)
+        else:
+            found.append([_Photo(path, None)])
+    if wanted.pixels != "uint8" and any(isinstance(entry, list) for entry in found):
+        raise DataError(
+            f"the model was trained on {wanted.pixels} arrays, not on pixels, got image files; "
+            f"give npy or npz of {wanted.pixels} (N, H, W, C) = {('N', *wanted.image_shape)}"
+        )
+    return found
+
+
+def read_blocks(
+    sources: Sequence[Path | list[_Photo]], wanted: Wanted, changed: Changed
+) -> Iterator[Block]:
+    """Yield the images of ``list_sources``; what had to be changed is counted in ``changed``."""
+    photos: list[_Photo] = []
+    for source in sources:
+        if isinstance(source, list):
+            photos += source
+            continue
+        yield from _photo_blocks(photos, wanted, changed)
+        photos = []
+        yield from _array_blocks(source, wanted, changed)
+    yield from _photo_blocks(photos, wanted, changed)
+
+
+def _folder(path: Path, class_names: Sequence[str]) -> list[_Photo]:
+    """Return the photos at any depth; below a folder named like a class, that is their label."""
+    files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    if not files:
+        raise DataError(f"{path} must hold images ({', '.join(sorted(SUFFIXES))}), got none")
+    known = {name: label for label, name in enumerate(class_names)}
+    tops = [file.relative_to(path).parts for file in files]
+    labels = [known.get(parts[0]) if len(parts) > 1 else None for parts in tops]
+    return [_Photo(file, label) for file, label in zip(files, labels, strict=True)]
+
+
+# ---- photos --------------------------------------------------------------------------------
+
+
+def _photo_blocks(photos: Sequence[_Photo], wanted: Wanted, changed: Changed) -> Iterator[Block]:
+    from PIL import Image
+
+    for start in range(0, len(photos), BLOCK):
+        part = photos[start : start + BLOCK]
+        images = np.empty((len(part), *wanted.image_shape), np.uint8)
+        for row, photo in enumerate(part):
+            try:
+                with Image.open(photo.path) as picture:
+                    images[row] = _fitted(picture, wanted, changed, str(photo.path))
+            except (OSError, SyntaxError, ValueError) as wrong:
+                raise DataError(
+                    f"{photo.path} must be a readable image, got: {wrong}; replace or remove it"
+                ) from wrong
+        yield Block([str(photo.path) for photo in part], images, [photo.label for photo in part])
+
+
+def _fitted(picture: object, wanted: Wanted, changed: Changed, name: str) -> np.ndarray:
+    """Return (H, W, C) uint8: converted as photo sets are, cut to the shape, resized."""
+    from PIL import Image, ImageOps
+
+    assert isinstance(picture, Image.Image)
+    height, width, channels = wanted.image_shape
+    if channels not in _MODES:
+        raise DataError(f"the model takes {channels} channels, {name} is an image; give npy or npz")
+    if picture.mode.startswith(("I", "F")):  # a conversion would cut values above 255
+        raise DataError(
+            f"{name} must have 8 bits per channel, got mode {picture.mode}; convert it first"
+        )
+    plain = picture.convert(_MODES[channels])
+    changed.recoloured += picture.mode not in (plain.mode, "P", "1")
+    changed.resized += picture.size != (width, height)
+    fitted = ImageOps.fit(plain, (width, height), Image.Resampling.BILINEAR)
+    return np.asarray(fitted).reshape(wanted.image_shape)
+
+
+# ---- arrays --------------------------------------------------------------------------------
+
+
+def _array_blocks(path: Path, wanted: Wanted, changed: Changed) -> Iterator[Block]:
+    images, labels = _read(path)
+    images = _stacked(images, wanted, changed, str(path))
+    if labels is not None:
+        _check_labels(path, labels, len(images), len(wanted.class_names))
+    for start in range(0, len(images), BLOCK):
+        rows = range(start, min(start + BLOCK, len(images)))
+        part = _like_wanted(images[rows.start : rows.stop], wanted, changed, str(path))
+        given = [None if labels is None else int(labels[row]) for row in rows]
+        yield Block([f"{path}[{row}]" for row in rows], part, given)
+
+
+def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    try:
+        if path.suffix.lower() == ".npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False), None
+        with np.load(path, allow_pickle=False) as file:
+            names = list(file.files)
+            images = next((n for n in IMAGES if n in names), names[0] if len(names) == 1 else None)
+            labels = next((n for n in LABELS if n in names), None)
+            if images is None:
+                raise DataError(
+                    f"{path} must hold images as one of {', '.join(IMAGES)}, got "
+                    f"{', '.join(names) or 'nothing'}; write it with np.savez(path, x=..., y=...)"
+                )
+            return file[images], None if labels is None else file[labels]
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as wrong:
+        raise DataError(
+            f"{path} must be an array file without objects, got: {wrong}; write it again"
+        ) from wrong
+
+
+def _stacked(images: np.ndarray, wanted: Wanted, changed: Changed, name: str) -> np.ndarray:
+    """Return a view (N, H, W, C) of a stack or of a single image."""
+    height, width, channels = wanted.image_shape
+    single = images.shape == wanted.image_shape or (images.ndim == 3 and images.shape[-1] == 3)
+    if images.ndim == 2 or (images.ndim == 3 and single and images.shape[0] != 0):
+        images = images[None]
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.ndim != 4 or not images.size:
+        raise DataError(
+            f"{name} must hold images (N, H, W, C), got shape {images.shape}; write it in that form"
+        )
+    first = (channels, height, width)
+    if images.shape[1:] == first and images.shape[1:] != wanted.image_shape:
+        changed.transposed.append(name)
+        return images.transpose(0, 2, 3, 1)
+    return images
+
+
+def _like_wanted(images: np.ndarray, wanted: Wanted, changed: Changed, name: str) -> np.ndarray:
+    if wanted.pixels != "uint8":
+        if images.dtype.kind != "f" or images.shape[1:] != wanted.image_shape:
+            raise DataError(
+                f"{name} must hold {wanted.pixels} images {wanted.image_shape} as the model was "
+                f"trained on, got {images.dtype} {images.shape[1:]}; nothing can be resized here"
+            )
+        return np.asarray(images, np.float32)
+    if images.dtype != np.uint8:
+        raise DataError(
+            f"{name} must hold uint8 pixels (0 to 255), got {images.dtype}; the model scales and "
+            "normalises them itself: write np.rint(255 * images).astype(np.uint8) for images in "
+            "[0, 1]"
+        )
+    if images.shape[1:] == wanted.image_shape:
+        return np.asarray(images)
+    from PIL import Image
+
+    if images.shape[3] not in _MODES:
+        raise DataError(
+            f"{name} must hold images of {wanted.image_shape[2]} channels, last, got shape "
+            f"{images.shape}; write it as (N, H, W, C)"
+        )
+    flat = images[..., 0] if images.shape[3] == 1 else images
+    fitted = [_fitted(Image.fromarray(np.asarray(i)), wanted, changed, name) for i in flat]
+    return np.stack(fitted)
+
+
+def _check_labels(path: Path, labels: np.ndarray, count: int, classes: int) -> None:
+    if labels.shape != (count,) or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{path}: labels must be {count} integers, got {labels.dtype} {labels.shape}; write "
+            "one class number per image"
+        )
+    if labels.min() < 0 or labels.max() >= classes:
+        raise DataError(
+            f"{path}: labels must be classes 0 to {classes - 1}, got {labels.min()} to "
+            f"{labels.max()}; the model knows no others"
+        )
