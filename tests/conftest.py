@@ -47,6 +47,10 @@ def ray_session(_own_cache: None) -> Iterator[None]:
     ray.shutdown()
 
 
+ACTIVE = {"fedfixer": ("method.warmup=0", "method.inner_steps=2")}
+"""Settings with which a method does in a few rounds what it waits for otherwise."""
+
+
 @pytest.fixture
 def run_tiny(tmp_path: Path) -> Callable[..., Any]:
     """Return a function that runs a tiny config in a folder of its own and returns its result."""
@@ -67,9 +71,9 @@ def run_tiny(tmp_path: Path) -> Callable[..., Any]:
         count += 1
         where = tmp_path / (folder or f"run{count}")
         runtime = f"runtime={{kind: ray, actors: {actors}}}" if actors else "runtime.kind=local"
-        config = load_config(
-            "quickstart", [*base, f"method={method}", runtime, f"output={where}", *overrides]
-        )
+        active = ACTIVE.get(method, ())
+        chosen = [*base, f"method={method}", *active, runtime, f"output={where}", *overrides]
+        config = load_config("quickstart", chosen)
         return Experiment(config).run(**options)
 
     return run

@@ -119,28 +119,34 @@ def train_client(
     load_tree(module, tree)
     module.train()
     with seeded(int(rng.integers(2**63)), device):
-        batches = _batches(images, labels, settings, rng=rng, device=device)
-        report = _descend(module, batches, settings, loss or _cross_entropy, regulariser)
+        steps = batches(images, labels, settings, rng=rng, device=device)
+        report = _descend(module, steps, settings, loss or _cross_entropy, regulariser)
     trained = to_tree(module)
     if not all(np.isfinite(array).all() for array in trained.values()):
-        raise _diverged(settings, settings.epochs, report.steps, "the weights are not finite")
+        raise diverged(settings, settings.epochs, report.steps, "the weights are not finite")
     return trained, report
 
 
-def _batches(
+def batches(
     images: np.ndarray,
     labels: np.ndarray,
     settings: TrainSettings,
     *,
     rng: np.random.Generator,
     device: str,
+    among: np.ndarray | None = None,
+    epochs: int | None = None,
 ) -> Iterator[tuple[int, Batch]]:
-    """Yield (epoch, batch), each epoch in a new order; the last batch of an epoch may be short."""
+    """Yield (epoch from 1, batch), each epoch in a new order; its last batch may be short.
+
+    ``among`` are positions of the samples to take (default all), ``epochs`` overrides the settings.
+    """
     import torch
 
-    for epoch in range(1, settings.epochs + 1):
+    taken = np.arange(len(labels)) if among is None else among
+    for epoch in range(1, (settings.epochs if epochs is None else epochs) + 1):
         shuffled = settings.order == "shuffled"
-        order = rng.permutation(len(labels)) if shuffled else np.arange(len(labels))
+        order = taken[rng.permutation(len(taken))] if shuffled else taken
         for start in range(0, len(order), settings.batch_size):
             index = order[start : start + settings.batch_size]
             chosen = augmented(images[index], settings.augment, rng)
@@ -183,7 +189,7 @@ def _descend(
         steps += 1
         value = objective.item()
         if not math.isfinite(value):
-            raise _diverged(settings, epoch, steps, f"the loss is {value}")
+            raise diverged(settings, epoch, steps, f"the loss is {value}")
         # Not backward(): the module is shared between clients and must keep no gradients.
         update(list(torch.autograd.grad(objective, parameters)))
         samples += len(batch.index)
@@ -227,7 +233,8 @@ def _proximal(update: Update, parameters: list[torch.Tensor], settings: TrainSet
     return pulled
 
 
-def _diverged(settings: TrainSettings, epoch: int, step: int, what: str) -> FloatingPointError:
+def diverged(settings: TrainSettings, epoch: int, step: int, what: str) -> FloatingPointError:
+    """Return the error that says what to do about weights or losses that are not finite."""
     first = "" if step > 1 else ", or look for non-finite images: no step was made yet"
     return FloatingPointError(
         f"training diverged: {what} in epoch {epoch} of {settings.epochs}, step {step}, "

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from raysim.models.params import initial_tree
-from raysim.protocols import ClientId, Context, State
+from raysim.protocols import ClientId, Context, State, Task
 from raysim.steps.evaluation import evaluate_clients, is_due
 from raysim.steps.local import participants, train_task
 from raysim.steps.server import group_model, next_models
@@ -52,19 +52,45 @@ def train_groups(
     **local: Any,
 ) -> State:
     """Train the models of ``chosen``'s groups and merge them; ``local`` goes to the local step."""
+    return train_groups_by(train_task, context, state, chosen, counted=counted, **local)[0]
+
+
+def train_groups_by(
+    task: Task,
+    context: Context,
+    state: State,
+    chosen: Sequence[ClientId],
+    *,
+    counted: bool = True,
+    each: Mapping[ClientId, Mapping[str, Any]] | None = None,
+    **local: Any,
+) -> tuple[State, Mapping[ClientId, Any]]:
+    """Train by a method's own ``task`` and merge; return the state and what clients replied.
+
+    Replies carry ``loss`` and ``samples``, and may carry ``selected``: a mask of the samples that
+    the client takes for rightly labelled, which the evaluator scores.
+    """
     state = state if state.models else with_initial(context, state)
     config = context.config
     groups = {k: state.groups[k] for k in chosen}
     handles = {g: state.models[group_model(g)] for g in sorted(set(groups.values()))}
     shared = {**local_arguments(context), **local}
-    reduced = context.federation.reduce(train_task, groups=groups, models=handles, **shared)
+    reduced = context.federation.reduce(task, groups=groups, each=each, models=handles, **shared)
     means = {g: result.mean for g, result in reduced.groups.items()}  # line 30
     new = next_models(context.federation, config.server, models=state.models, means=means)
     context.record(loss=mean_loss(reduced.replies))
+    observe_selected(context, reduced.replies)
     if counted:
         context.sent("down", "model", sum(handles[g].nbytes for g in groups.values()))
         count_uploads(context, state, list(reduced.replies))
-    return replace(state, models={**state.models, **new})
+    return replace(state, models={**state.models, **new}), reduced.replies
+
+
+def observe_selected(context: Context, replies: Mapping[ClientId, Any]) -> None:
+    """Let the evaluator score the samples that clients judged clean, where they reply with them."""
+    masks = {k: reply["selected"] for k, reply in replies.items() if "selected" in reply}
+    if masks:
+        context.observe_selection(masks)
 
 
 def count_uploads(context: Context, state: State, chosen: Sequence[ClientId]) -> None:

@@ -1,0 +1,122 @@
+"""Local training that a method writes itself: one or more networks, its own losses and updates.
+
+This module imports torch when a session is opened, not before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raysim.models.params import image_shape_of, load_tree, module_for, seeded, to_tree
+from raysim.models.training import Batch, TrainSettings, batches, diverged
+from raysim.models.zoo import Model
+from raysim.protocols import Tree
+
+if TYPE_CHECKING:
+    import torch
+
+FIRST_SLOT = 1
+"""Slot 0 is for evaluation, which may run while a session is open."""
+
+
+@dataclass(eq=False)
+class Session:
+    """A client's networks for one round, its samples and its randomness."""
+
+    networks: list[Any]
+    images: np.ndarray
+    labels: np.ndarray
+    train: TrainSettings
+    rng: np.random.Generator
+    classes: int
+    device: str
+    _seen: tuple[int, int, float] = (-1, 0, 0.0)
+
+    @property
+    def loss(self) -> float:
+        """Mean over the samples noted in the last epoch; nan if there are none."""
+        _, samples, total = self._seen
+        return total / samples if samples else float("nan")
+
+    def note(self, epoch: int, samples: int, loss: torch.Tensor) -> None:
+        """Remember the mean loss of a batch; refuses one that is not finite."""
+        value = loss.item()
+        if not math.isfinite(value):
+            raise diverged(self.train, epoch + 1, 2, f"the loss is {value}")
+        last, count, total = self._seen
+        count, total = (count, total) if epoch == last else (0, 0.0)
+        self._seen = (epoch, count + samples, total + samples * value)
+
+    def batches(
+        self, among: np.ndarray | None = None, *, epochs: int | None = None
+    ) -> Iterator[tuple[int, Batch]]:
+        """Yield (epoch from 0, batch) over the samples ``among`` (default all).
+
+        ``Batch.index`` are positions in the client's arrays.
+        """
+        found = batches(
+            self.images,
+            self.labels,
+            self.train,
+            rng=self.rng,
+            device=self.device,
+            among=among,
+            epochs=epochs,
+        )
+        for epoch, batch in found:
+            yield epoch - 1, batch
+
+    def weights(self, which: int = 0) -> list[torch.Tensor]:
+        """Return the trainable parameters of a network."""
+        return list(self.networks[which].parameters())
+
+    def load(self, which: int, tree: Tree) -> None:
+        """Give a network other weights."""
+        load_tree(self.networks[which], tree)
+        self.networks[which].train()
+
+    def tree(self, which: int = 0) -> dict[str, np.ndarray]:
+        """Return a copy of a network's weights; refuses those that are not finite."""
+        tree = to_tree(self.networks[which])
+        if not all(np.isfinite(array).all() for array in tree.values()):
+            raise diverged(self.train, self.train.epochs, 2, "the weights are not finite")
+        return tree
+
+
+@contextmanager
+def open_session(
+    model: Model,
+    trees: Sequence[Tree],
+    images: np.ndarray,
+    labels: np.ndarray,
+    train: TrainSettings,
+    *,
+    rng: np.random.Generator,
+    classes: int,
+    device: str = "cpu",
+) -> Iterator[Session]:
+    """Open networks with the weights ``trees``, in training mode, torch seeded from ``rng``."""
+    shape = image_shape_of(images)
+    networks = [
+        module_for(model, shape, classes, device=device, slot=FIRST_SLOT + i)
+        for i in range(len(trees))
+    ]
+    made = Session(networks, images, labels, train, rng, classes, device)
+    for which, tree in enumerate(trees):
+        made.load(which, tree)
+    with seeded(int(rng.integers(2**63)), device):
+        yield made
+
+
+def gradients(loss: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return d loss / d weights; zeros for weights that the loss does not reach."""
+    import torch
+
+    found = torch.autograd.grad(loss, list(weights), allow_unused=True)
+    return [torch.zeros_like(w) if g is None else g for g, w in zip(found, weights, strict=True)]

@@ -1,0 +1,143 @@
+"""Local training of a global and a personal model that select for each other (FedFixer)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raysim.models.losses import confidence_strength, confident_loss, mean_of, sieve
+from raysim.models.sessions import Session, gradients
+from raysim.models.training import Batch
+
+if TYPE_CHECKING:
+    import torch
+
+    Losses = Callable[[torch.Tensor], torch.Tensor]
+
+DECAY = 0.001
+"""Weight decay of the personal model (released code)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualStep:
+    """One client's part of FedFixer, sheet section "Client round"."""
+
+    warmup: int
+    distance: float
+    """lambda."""
+    confidence: float
+    """Largest beta."""
+    personal_lr: float
+    inner_steps: int
+    alternate: bool = True
+    """Each model selects for the other one."""
+    is_dual: bool = True
+    keeps_personal: bool = False
+    """The personal model goes on from its last round."""
+    literal: bool = False
+    """The printed algorithm: beta constant, no division by 1 + beta, empirical prior, gradient
+    after the pull, eta for the global model, no decay."""
+
+    def strength(self, epoch: int, epochs: int) -> float:
+        """Return beta."""
+        if self.literal:
+            return self.confidence
+        return confidence_strength(
+            epoch, epochs=epochs, warmup=self.warmup, largest=self.confidence
+        )
+
+
+def train_dual(own: Session, step: DualStep, *, round_id: int) -> tuple[float, np.ndarray]:
+    """Train network 0 (global, w) and network 1 (personal, theta).
+
+    Return the mean over epochs of the number of samples that trained w, and which did in the last.
+    """
+    total, last = 0, np.zeros(len(own.labels), dtype=bool)
+    prior = label_shares(own) if step.literal and len(own.labels) else None
+    take = _dual_step if step.is_dual else _single_step
+    for epoch, batch in own.batches():
+        beta = step.strength(round_id * own.train.epochs + epoch, own.train.epochs)
+        lr = own.train.lr if step.literal else own.train.lr / (1.0 + beta)
+        losses = partial(confident_loss, labels=batch.labels, strength=beta, prior=prior)
+        fit, chosen = take(own, step, batch, losses, lr=lr, selects=round_id > step.warmup)
+        mask = chosen.cpu().numpy()
+        total, last[batch.index] = total + int(mask.sum()), mask
+        own.note(epoch, len(mask), fit)
+    return total / own.train.epochs, last
+
+
+def label_shares(own: Session) -> torch.Tensor:
+    """Return pi, how often each label occurs at the client (C,)."""
+    import torch
+
+    counts = np.bincount(own.labels, minlength=own.classes) / len(own.labels)
+    return torch.tensor(counts, dtype=torch.float32, device=own.device)
+
+
+def _dual_step(
+    own: Session, step: DualStep, batch: Batch, losses: Losses, *, lr: float, selects: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Move theta, then w; return the loss of w and the samples that trained it."""
+    shared, personal = own.weights(0), own.weights(1)
+    outputs = own.networks[0](batch.images)
+    by_shared = _selected(outputs, batch, selects)  # b_w
+    small = step.personal_lr * lr  # zeta'
+    for _ in range(step.inner_steps):
+        found = own.networks[1](batch.images)
+        by_personal = _selected(found, batch, selects)  # b_theta
+        fit = mean_of(losses(found), by_shared if step.alternate else by_personal)
+        pulled = _gap(personal, shared)
+        moves = gradients(fit, personal)
+        decay = 0.0 if step.literal else DECAY
+        parts = zip(_values(personal), moves, pulled, strict=True)
+        _move(personal, [g + step.distance * p + decay * t for t, g, p in parts], small)
+    chosen = by_personal if step.alternate else by_shared
+    if step.literal:
+        _move(shared, _gap(shared, personal), lr * step.distance)
+        fit = mean_of(losses(own.networks[0](batch.images)), chosen)
+        _move(shared, gradients(fit, shared), lr)
+        return fit, chosen
+    fit = mean_of(losses(outputs), chosen)
+    moves = gradients(fit, shared)  # before the pull, as the released code has it
+    _move(shared, _gap(shared, personal), lr * step.distance)
+    _move(shared, moves, small)
+    return fit, chosen
+
+
+def _single_step(
+    own: Session, step: DualStep, batch: Batch, losses: Losses, *, lr: float, selects: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Move w by the samples it selects itself."""
+    outputs = own.networks[0](batch.images)
+    chosen = _selected(outputs, batch, selects)
+    fit = mean_of(losses(outputs), chosen)
+    _move(own.weights(0), gradients(fit, own.weights(0)), lr)
+    return fit, chosen
+
+
+def _selected(outputs: torch.Tensor, batch: Batch, selects: bool) -> torch.Tensor:
+    import torch
+
+    if not selects:
+        return torch.ones_like(batch.labels, dtype=torch.bool)
+    return sieve(outputs.detach(), batch.labels)
+
+
+def _values(weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [weight.detach() for weight in weights]
+
+
+def _gap(first: list[torch.Tensor], second: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [(a - b).detach() for a, b in zip(first, second, strict=True)]
+
+
+def _move(weights: list[torch.Tensor], directions: list[torch.Tensor], size: float) -> None:
+    import torch
+
+    with torch.no_grad():
+        for weight, direction in zip(weights, directions, strict=True):
+            weight -= size * direction

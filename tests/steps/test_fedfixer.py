@@ -1,0 +1,232 @@
+"""FedFixer: its losses and schedule worked by hand, its step as the sheet writes it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from raysim.methods.fedfixer import FedFixer
+from raysim.models.losses import confidence_strength, confident_loss, mean_of, sieve
+from raysim.models.sessions import open_session
+from raysim.models.training import TrainSettings
+from raysim.models.zoo import MODELS
+from raysim.protocols import State
+from raysim.seeding import stream
+from raysim.settings import SettingError
+from raysim.steps.dual import DualStep, label_shares, train_dual
+
+
+def logits_of(*rows):
+    """Logits whose softmax are ``rows``."""
+    return torch.log(torch.tensor(rows))
+
+
+def test_the_confidence_term_rewards_distance_from_the_mean_loss():
+    # p = (1/2, 1/4, 1/4): CE = (log 2, 2 log 2, 2 log 2), mean 5/3 log 2.
+    found = confident_loss(logits_of((0.5, 0.25, 0.25)), torch.tensor([0]), 2.0)
+
+    assert found.item() == pytest.approx((1 - 2 * 5 / 3) * math.log(2), abs=1e-6)
+
+
+def test_an_own_prior_weights_the_classes():
+    # sum pi CE = 1 * log 2 with all weight on class 0.
+    prior = torch.tensor([1.0, 0.0, 0.0])
+    found = confident_loss(logits_of((0.5, 0.25, 0.25)), torch.tensor([1]), 1.0, prior)
+
+    assert found.item() == pytest.approx(2 * math.log(2) - math.log(2), abs=1e-6)
+
+
+def test_the_sieve_keeps_labels_no_worse_than_the_mean():
+    # log 0.5 >= mean of the logs, log 0.2 is below it; equal probabilities are kept.
+    rows = ((0.5, 0.3, 0.2), (0.5, 0.3, 0.2), (1 / 3, 1 / 3, 1 / 3))
+
+    assert sieve(logits_of(*rows), torch.tensor([0, 2, 1]))[:2].tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "beta"), [(0, 0.0), (3, 0.0), (4, 0.0), (4 + 19, 2.0), (100, 2.0), (4 + 10, 20 / 19)]
+)
+def test_beta_is_silent_then_grows_then_stays(epoch, beta):
+    # E = 2, T_s = 10: 2 floor(10 / 5) = 4 silent epochs, then 20 from 0 to 2.
+    found = confidence_strength(epoch, epochs=2, warmup=10, largest=2.0)
+
+    assert found == pytest.approx(beta)
+
+
+def test_beta_without_warmup_is_there_at_once():
+    assert confidence_strength(0, epochs=2, warmup=0, largest=2.0) == 2.0
+
+
+def test_no_chosen_sample_has_no_gradient():
+    losses = torch.tensor([1.0, 2.0], requires_grad=True)
+
+    fit = mean_of(losses, torch.tensor([False, False]))
+
+    assert fit.item() == 0.0
+    assert torch.autograd.grad(fit, losses)[0].tolist() == [0.0, 0.0]
+
+
+# ---- one batch against the sheet's loop ---------------------------------------------------------
+
+LR, CLASSES = 0.1, 3
+MODEL = MODELS.get("logistic")()
+TRAIN = TrainSettings(epochs=1, batch_size=8, lr=LR, order="stored")
+
+
+def step(**changes) -> DualStep:
+    known = {"warmup": 0, "distance": 1.5, "confidence": 2.0, "personal_lr": 0.5, "inner_steps": 3}
+    return DualStep(**{**known, **changes})
+
+
+def trained(how: DualStep, *, round_id: int):
+    """Weights before, images, labels, and both networks after one batch."""
+    rng = stream(0, "test.fedfixer")
+    images = rng.normal(size=(8, 1, 2, 2)).astype(np.float32)
+    labels = rng.integers(0, CLASSES, 8)
+    start = {
+        "trainable": rng.normal(size=15).astype(np.float32),
+        "buffers": np.zeros(0, np.float32),
+    }
+    with open_session(
+        MODEL, [start, start], images, labels, TRAIN, rng=stream(1, "test"), classes=CLASSES
+    ) as own:
+        count, mask = train_dual(own, how, round_id=round_id)
+        return start, images, labels, own.tree(0), own.tree(1), count, mask
+
+
+def slow_losses(flat, images, labels, beta):
+    """Loss per sample and selection, one sample after another (autograd on a flat vector)."""
+    weight, bias = flat[:12].reshape(3, 4), flat[12:]
+    losses, kept = [], []
+    for image, label in zip(images.reshape(8, 4), labels, strict=True):
+        p = torch.softmax(weight @ torch.tensor(image) + bias, dim=0)
+        each = [-torch.log(p[c] + 1e-8) for c in range(3)]
+        mean = sum(each) / 3
+        losses.append(each[label] - beta * mean)
+        kept.append(bool(each[label] - mean <= 0))
+    return losses, kept
+
+
+def slow_gradient(flat, images, labels, beta, chosen):
+    flat = flat.clone().requires_grad_(True)
+    losses, _ = slow_losses(flat, images, labels, beta)
+    picked = [loss for loss, keep in zip(losses, chosen, strict=True) if keep]
+    (found,) = torch.autograd.grad(sum(picked) / len(picked), flat)
+    return found
+
+
+@pytest.mark.parametrize("alternate", [True, False])
+def test_a_batch_follows_the_sheet(alternate):
+    start, images, labels, shared, personal, count, mask = trained(
+        step(alternate=alternate), round_id=7
+    )
+    beta, eta = 2.0, LR / 3.0  # warm-up 0: beta is there at once; steps are divided by 1 + beta
+    zeta = 0.5 * eta
+
+    w = theta = torch.tensor(start["trainable"])
+    _, by_w = slow_losses(w, images, labels, beta)
+    for _ in range(3):
+        _, by_theta = slow_losses(theta, images, labels, beta)
+        gradient = slow_gradient(theta, images, labels, beta, by_w if alternate else by_theta)
+        theta = theta - zeta * (gradient + 1.5 * (theta - w) + 0.001 * theta)
+    chosen = by_theta if alternate else by_w
+    gradient = slow_gradient(w, images, labels, beta, chosen)
+    w = w - eta * 1.5 * (w - theta) - zeta * gradient
+
+    assert 0 < sum(chosen) < 8
+    np.testing.assert_allclose(personal["trainable"], theta.numpy(), atol=1e-6)
+    np.testing.assert_allclose(shared["trainable"], w.numpy(), atol=1e-6)
+    assert mask.tolist() == chosen
+    assert count == sum(chosen)
+
+
+def test_the_printed_algorithm_pulls_before_the_gradient():
+    how = step(literal=True, inner_steps=1)
+    start, images, labels, shared, personal, *_ = trained(how, round_id=7)
+
+    w = theta = torch.tensor(start["trainable"])
+    _, by_w = slow_losses(w, images, labels, 1.0)
+    _, by_theta = slow_losses(theta, images, labels, 1.0)
+    prior = np.bincount(labels, minlength=3) / 8
+
+    def gradient(flat, chosen):
+        flat = flat.clone().requires_grad_(True)
+        weight, bias = flat[:12].reshape(3, 4), flat[12:]
+        total = 0.0
+        for i in np.flatnonzero(chosen):
+            p = torch.softmax(weight @ torch.tensor(images.reshape(8, 4)[i]) + bias, dim=0)
+            each = -torch.log(p + 1e-8)
+            total = total + each[labels[i]] - 2.0 * (each * torch.tensor(prior)).sum()
+        (found,) = torch.autograd.grad(total / sum(chosen), flat)
+        return found.float()
+
+    theta = theta - 0.5 * LR * (gradient(theta, by_w) + 1.5 * (theta - w))
+    w = w - LR * 1.5 * (w - theta)
+    w = w - LR * gradient(w, by_theta)
+    np.testing.assert_allclose(personal["trainable"], theta.numpy(), atol=1e-6)
+    np.testing.assert_allclose(shared["trainable"], w.numpy(), atol=1e-6)
+
+
+def test_everybody_is_selected_until_the_warm_up_is_over():
+    *_, count, mask = trained(step(warmup=3), round_id=3)
+
+    assert mask.all()
+    assert count == 8
+
+
+def test_without_a_personal_model_it_stays_as_it_was():
+    start, *_, personal, _, _ = trained(step(is_dual=False), round_id=7)
+
+    np.testing.assert_array_equal(personal["trainable"], start["trainable"])
+
+
+# ---- the method ----------------------------------------------------------------------------------
+
+
+def run_round(made, method, number=0, state=None):
+    context = made.round(number)
+    state = State(groups=dict.fromkeys(range(len(made.labels)), 0)) if state is None else state
+    *_, stage = method.stages(made.config)
+    return stage.step(context, state), context
+
+
+def test_clients_count_by_what_they_selected(bench):
+    made = bench([[0, 0, 1], [1, 0]], "model.name=logistic", "train.epochs=1", classes=2)
+
+    state, context = run_round(made, FedFixer(warmup=5))
+
+    assert context.entry["selection"]["recall"] == 1.0  # warm-up: all samples
+    assert state.models.keys() == {"group/0"}
+
+
+def test_the_personal_model_is_kept_only_without_the_distance_term(bench):
+    for without, keeps in (("nothing", False), ("distance", True)):
+        made = bench([[0, 0, 1], [1, 0]], "model.name=logistic", "train.epochs=1", classes=2)
+        run_round(made, FedFixer(without=without))
+        memory = made.federation.map(memory_task)
+        assert all(("personal/trainable" in names) == keeps for names in memory.values())
+
+
+def memory_task(client, memory, arguments):
+    return memory, sorted(memory)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"warmup": -1}, {"distance": -1.0}, {"personal_lr": 0.0}, {"inner_steps": 0}]
+)
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(SettingError, match=next(iter(wrong))):
+        FedFixer(**wrong)
+
+
+def test_label_shares_are_the_empirical_prior():
+    images = np.zeros((4, 1, 2, 2), np.float32)
+    tree = {"trainable": np.zeros(15, np.float32), "buffers": np.zeros(0, np.float32)}
+    labels = np.array([0, 0, 2, 0])
+    with open_session(
+        MODEL, [tree], images, labels, TRAIN, rng=stream(0, "test"), classes=3
+    ) as own:
+        assert label_shares(own).tolist() == [0.75, 0.0, 0.25]
