@@ -47,7 +47,7 @@ def ray_session(_own_cache: None) -> Iterator[None]:
     ray.shutdown()
 
 
-ACTIVE = {"fedfixer": ("method.warmup=0", "method.inner_steps=2")}
+ACTIVE = {"fedfixer": ("method.warmup=2", "method.confidence=1.0", "method.inner_steps=2")}
 """Settings with which a method does in a few rounds what it waits for otherwise."""
 
 
