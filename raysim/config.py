@@ -21,6 +21,7 @@ from raysim.errors import ConfigError
 from raysim.methods import METHODS
 from raysim.models.training import TrainSettings
 from raysim.models.zoo import MODELS, Model
+from raysim.plugins import import_modules, module_names
 from raysim.protocols import Method
 from raysim.runtime.checkpoint import CheckpointSettings
 from raysim.runtime.placement import RuntimeSettings
@@ -42,6 +43,8 @@ class RunConfig:
 
     name: str = "run"
     seed: int = 0
+    imports: tuple[str, ...] = ()
+    """Modules of your own with methods, datasets, ...: in the current folder, or installed."""
     data: DataSettings = DataSettings()
     model: Model = choice(MODELS, "logistic")
     train: TrainSettings = TrainSettings()
@@ -102,13 +105,24 @@ def choice_name(chosen: object) -> str:
     return str(type(chosen).choice_name)  # type: ignore[attr-defined]
 
 
-def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
-    """Return the checked config of a YAML file or mapping, with ``key=value`` overrides."""
+def load_config(
+    source: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    imports: Sequence[str] = (),
+) -> RunConfig:
+    """Return the checked config of a YAML file or mapping, with ``key=value`` overrides.
+
+    ``imports`` are added to the config's own; all are imported before the config is checked.
+    """
     raw = dict(source) if isinstance(source, Mapping) else _read(Path(source))
     given: set[str] = set()
     for path, value in map(_parse_override, overrides):
         _assign(raw, path, value, given)
         given.add(path)
+    if raw.get("imports") or imports:
+        raw["imports"] = module_names(raw.get("imports"), imports)
+        import_modules(raw["imports"])
     return _build(RunConfig, raw, "")
 
 
@@ -326,7 +340,7 @@ def _choose(registry: Registry[Any], value: object, path: str, *, optional: bool
     try:
         cls = registry.get(name)
     except ConfigError as wrong:
-        raise ConfigError(f"{path}: {wrong}") from None
+        raise ConfigError(f"{path}: {wrong}; your own ones need --import MODULE") from None
     rest = {k: v for k, v in section.items() if k != registry.key}
     return _build(cls, rest, path, what=f"{registry.what} {name}")
 

@@ -13,12 +13,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import importlib.metadata
 import pkgutil
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Generic, TypeVar, dataclass_transform
 
 from raysim.errors import ConfigError
 
+PLUGINS = "raysim.plugins"
+"""Group of entry points by which installed packages name modules with choices of their own."""
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
 
@@ -64,7 +68,10 @@ class Registry(Generic[T]):
         def add(cls: C) -> C:
             known = self._classes.get(name)
             if known is not None and _origin(known) != _origin(cls):
-                raise ConfigError(f"{self.what} {name!r} is registered twice: {known} and {cls}")
+                raise ConfigError(
+                    f"{self.what} {name!r} is registered twice: by {'.'.join(_origin(known))} and "
+                    f"by {'.'.join(_origin(cls))}; give one of them another name"
+                )
             self._classes[name] = cls
             cls.choice_name = name  # type: ignore[attr-defined]
             return cls
@@ -93,6 +100,21 @@ class Registry(Generic[T]):
         for module in pkgutil.iter_modules(getattr(home, "__path__", [])):
             importlib.import_module(f"{self._home}.{module.name}")
         self._loaded = True
+        _load_installed()
+
+
+@cache
+def _load_installed() -> None:
+    """Import what installed packages offer."""
+    for found in importlib.metadata.entry_points(group=PLUGINS):
+        try:
+            found.load()
+        except Exception as wrong:
+            package = found.dist.name if found.dist is not None else "unknown"
+            raise ConfigError(
+                f"plugin {found.name!r} ({found.value}) of the installed package {package} cannot "
+                f"be imported ({type(wrong).__name__}: {wrong}); update or uninstall it"
+            ) from wrong
 
 
 def _origin(cls: type[Any]) -> tuple[str, str]:

@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "seeding": set(),
     "protocols": set(),
     "settings": {"errors"},
+    "plugins": {"errors", "settings"},
     "processes": {"errors"},
     "environment": set(),
     "frames": {"errors"},

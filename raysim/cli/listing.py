@@ -7,13 +7,19 @@ from typing import Any
 
 import click
 
+from raysim.cli.options import import_option
+
 KINDS = ("methods", "datasets", "models", "features", "noise", "partitions", "configs")
 
 
 @click.command("ls")
 @click.argument("kind", type=click.Choice(KINDS))
-def command(kind: str) -> None:
+@import_option
+def command(kind: str, imports: tuple[str, ...]) -> None:
     """List methods, datasets, models, features, noise models, partitions or bundled configs."""
+    from raysim.plugins import import_modules, module_names
+
+    import_modules(module_names(imports))
     rows = _configs() if kind == "configs" else _choices(_registry(kind))
     width = max((len(name) for name, _ in rows), default=0)
     for name, line in rows:

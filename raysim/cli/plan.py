@@ -9,12 +9,14 @@ from typing import Any
 import click
 
 
-def print_plan(config: str, overrides: Sequence[str], *, as_json: bool) -> None:
+def print_plan(
+    config: str, overrides: Sequence[str], *, imports: Sequence[str] = (), as_json: bool
+) -> None:
     """Print the plan of a config: nodes, actors, clients, servers."""
     from raysim.config import load_config
     from raysim.experiment import preview
 
-    layout = preview(load_config(config, list(overrides)))
+    layout = preview(load_config(config, list(overrides), imports=imports))
     if as_json:
         click.echo(json.dumps(layout))
         return

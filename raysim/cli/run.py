@@ -8,10 +8,13 @@ from typing import Any
 
 import click
 
+from raysim.cli.options import import_option
+
 
 @click.command("run")
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@import_option
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint, to the same bits.")
 @click.option("--force", is_flag=True, help="Replace what is in the run directory.")
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
@@ -19,7 +22,13 @@ import click
     "--json", "as_json", is_flag=True, help="Print the result as one JSON object, last line."
 )
 def command(
-    config: str, overrides: tuple[str, ...], resume: bool, force: bool, quiet: bool, as_json: bool
+    config: str,
+    overrides: tuple[str, ...],
+    imports: tuple[str, ...],
+    resume: bool,
+    force: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Run CONFIG (a YAML file or a bundled name, see `raysim ls configs`).
 
@@ -27,6 +36,7 @@ def command(
     raysim run quickstart
     raysim run quickstart method.name=single train.rounds=5 seed=1
     raysim run quickstart data.noise='{kind: uniform, rho: 0.6}'
+    raysim run quickstart --import my_methods method.name=my_method
     """  # noqa: D301 -- click reads the real \b character
     from raysim.cli.progress import log_to_terminal, show_progress
     from raysim.config import load_config
@@ -34,7 +44,7 @@ def command(
 
     if resume and force:
         raise ConfigError("--resume and --force contradict each other; give one of them")
-    settings = load_config(config, overrides)
+    settings = load_config(config, overrides, imports=imports)
 
     from raysim.experiment import Experiment
 

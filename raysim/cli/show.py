@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raysim.cli.options import import_option
+
 if TYPE_CHECKING:
     from raysim.runtime.storage import Storage
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per run.")
 @click.option("--plan", is_flag=True, help="Show who would run where: CONFIG [KEY=VALUE]...")
-def command(runs: tuple[str, ...], as_json: bool, plan: bool) -> None:
+@import_option
+def command(runs: tuple[str, ...], as_json: bool, plan: bool, imports: tuple[str, ...]) -> None:
     """Show the results of run directories (paths or URLs); a folder of runs shows all below it.
 
     \b
@@ -25,7 +28,7 @@ def command(runs: tuple[str, ...], as_json: bool, plan: bool) -> None:
     if plan:
         from raysim.cli.plan import print_plan
 
-        print_plan(runs[0], runs[1:], as_json=as_json)
+        print_plan(runs[0], runs[1:], imports=imports, as_json=as_json)
         return
     from raysim.cli.tables import print_result, print_results
     from raysim.errors import DataError

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from raysim.cli.options import import_option
+
 if TYPE_CHECKING:
     from raysim.config import RunConfig
     from raysim.runtime.ray.jobs import Jobs
@@ -21,6 +23,7 @@ ADDRESS_HELP = (
 @click.command("submit")
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@import_option
 @click.option("--address", metavar="URL", help=ADDRESS_HELP)
 @click.option(
     "--storage",
@@ -35,6 +38,7 @@ ADDRESS_HELP = (
 def command(
     config: str,
     overrides: tuple[str, ...],
+    imports: tuple[str, ...],
     address: str | None,
     storage: str | None,
     follow: bool,
@@ -45,7 +49,8 @@ def command(
 ) -> None:
     """Run CONFIG (a YAML file or a bundled name) on a Ray cluster.
 
-    This raysim and the config are sent along; datasets are not, the nodes fetch them or have them.
+    This raysim, the config and its imports are sent along; datasets and installed packages are
+    not, the nodes fetch them or have them.
     The job goes on when this command is interrupted (exit code 130) or the machine goes away.
 
     \b
@@ -54,10 +59,11 @@ def command(
     """  # noqa: D301 -- click reads the real \b character
     from raysim.config import config_yaml, load_config
     from raysim.errors import ConfigError
+    from raysim.plugins import module_files
 
     if resume and force:
         raise ConfigError("--resume and --force contradict each other; give one of them")
-    settings = for_cluster(load_config(config, overrides), storage)
+    settings = for_cluster(load_config(config, overrides, imports=imports), storage)
     run_dir = str(settings.run_dir())
 
     from raysim.runtime.ray.jobs import RUN, Jobs, new_job_id
@@ -66,7 +72,8 @@ def command(
     job_id = new_job_id(name or settings.name)
     flags = [flag for flag, on in (("--resume", resume), ("--force", force)) if on]
     line = " ".join(["python -m raysim run config.yaml", *flags])
-    files = {"config.yaml": config_yaml(settings)}
+    files: dict[str, str | bytes] = {**module_files(settings.imports)}
+    files["config.yaml"] = config_yaml(settings)
     jobs.submit(line, files, job_id=job_id, kind=RUN, run_dir=run_dir)
     facts: dict[str, Any] = {"job": job_id, "run_dir": run_dir, "address": jobs.address}
     stream = sys.stderr if as_json else sys.stdout

@@ -40,6 +40,7 @@ RETRY_S = 300.0
 STOP_S = 600
 """Seconds a stopped job has to finish its round and commit before Ray kills it; Ray's own: 3."""
 LONGEST_NAME = 40
+Content = str | bytes
 RUN, FETCH, DOCTOR = "run", "fetch", "doctor"
 GONE_WRONG = (aiohttp.ClientError, requests.RequestException, OSError, RuntimeError, ValueError)
 """What Ray's client raises when the cluster does not answer as it should."""
@@ -121,7 +122,7 @@ class Jobs:
         self._client.patience = (KNOCK_S, REQUEST_S)
 
     def submit(
-        self, entrypoint: str, files: Mapping[str, str], *, job_id: str, kind: str, run_dir: str
+        self, entrypoint: str, files: Mapping[str, Content], *, job_id: str, kind: str, run_dir: str
     ) -> None:
         """Start a job with this raysim and ``files`` as its working folder."""
         with packed(files) as folder, self._readable():
@@ -237,15 +238,16 @@ class Jobs:
 
 
 @contextlib.contextmanager
-def packed(files: Mapping[str, str]) -> Iterator[Path]:
+def packed(files: Mapping[str, Content]) -> Iterator[Path]:
     """Yield a folder with this raysim package, without leftovers, and ``files``."""
     here = Path(raysim.__file__).resolve().parent
     with tempfile.TemporaryDirectory(prefix="raysim-job-") as made:
         folder = Path(made)
         hidden = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
         shutil.copytree(here, folder / "raysim", ignore=hidden)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
         yield folder
 
 
