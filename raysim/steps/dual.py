@@ -27,12 +27,12 @@ class DualStep:
     """One client's part of FedFixer, sheet section "Client round"."""
 
     warmup: int
-    distance: float
-    """lambda."""
     confidence: float
     """Largest beta."""
-    personal_lr: float
-    inner_steps: int
+    distance: float = 0.0
+    """lambda."""
+    personal_lr: float = 1.0
+    inner_steps: int = 1
     alternate: bool = True
     """Each model selects for the other one."""
     is_dual: bool = True
@@ -68,6 +68,28 @@ def train_dual(own: Session, step: DualStep, *, round_id: int) -> tuple[float, n
         total, last[batch.index] = total + int(mask.sum()), mask
         own.note(epoch, len(mask), fit)
     return total / own.train.epochs, last
+
+
+def train_sifted(own: Session, step: DualStep, *, round_id: int) -> np.ndarray:
+    """Train network 1 (private) by CORES2, network 0 by cross-entropy on what it selects.
+
+    Return which samples those were in the last epoch.
+    """
+    from torch.nn.functional import cross_entropy
+
+    last = np.zeros(len(own.labels), dtype=bool)
+    for epoch, batch in own.batches():
+        beta = step.strength(round_id * own.train.epochs + epoch, own.train.epochs)
+        found = own.networks[1](batch.images)
+        chosen = _selected(found, batch, round_id > step.warmup)
+        private = mean_of(confident_loss(found, batch.labels, beta), chosen)
+        _move(own.weights(1), gradients(private, own.weights(1)), own.train.lr / (1.0 + beta))
+        losses = cross_entropy(own.networks[0](batch.images), batch.labels, reduction="none")
+        fit = mean_of(losses, chosen)
+        _move(own.weights(0), gradients(fit, own.weights(0)), own.train.lr)
+        last[batch.index] = chosen.cpu().numpy()
+        own.note(epoch, len(batch.index), fit)
+    return last
 
 
 def label_shares(own: Session) -> torch.Tensor:

@@ -1,0 +1,85 @@
+"""CORES2 in a federation: two baselines of FedFixer (Ji et al. 2024; Cheng et al. 2021).
+
+Deviations, as in FedFixer's released code: the prior is uniform, beta grows over the first rounds
+and divides every step by 1 + beta, no consistency training follows. A private network starts from
+the first model its client receives (the code draws new weights).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from raysim.methods import METHODS
+from raysim.methods.clustered import clustered_stages, one_group
+from raysim.protocols import Client, Context, Contribution, Stage, State, Task, Tree
+from raysim.settings import check, settings
+from raysim.steps.dual import DualStep, train_dual, train_sifted
+from raysim.steps.merging import chosen_clients, evaluated, train_groups_by
+from raysim.steps.sessions import client_session, received_model, sent_model
+
+
+@METHODS.register("cores2_global")
+@settings
+class GlobalCores2:
+    """Global+CORES2 (Cheng et al. 2021): the global model sieves its own samples."""
+
+    warmup: int = 10
+    """T_s: selection starts after this round, counted from 0."""
+    confidence: float = 2.0
+    """Largest beta."""
+    privileges: ClassVar[tuple[str, ...]] = ()
+    uses: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("warmup", "confidence"):
+            value = getattr(self, name)
+            check(value >= 0, name, "must not be negative", got=value, do="try 10 and 2")
+
+    def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
+        """Fits any data."""
+
+    def stages(self, config: Any) -> tuple[Stage, ...]:
+        """Return one group, then training."""
+        return clustered_stages(config, group=one_group, train=self._round)
+
+    def _round(self, context: Context, state: State) -> State:
+        step = DualStep(warmup=self.warmup, confidence=self.confidence, is_dual=False)
+        server = replace(context.config.server, weights="samples")
+        chosen = chosen_clients(context)
+        state, _ = train_groups_by(self._task(), context, state, chosen, step=step, server=server)
+        return evaluated(context, state)
+
+    def _task(self) -> Task:
+        return sieve_task
+
+
+@METHODS.register("cores2_local")
+@settings
+class LocalCores2(GlobalCores2):
+    """Local+CORES2 (Cheng et al. 2021): a private model sieves for the global one."""
+
+    def _task(self) -> Task:
+        return private_sieve_task
+
+
+def sieve_task(
+    client: Client, memory: Tree, arguments: Mapping[str, Any]
+) -> tuple[Tree, Contribution]:
+    """Reply with the model after training on the samples it selects."""
+    with client_session(client, memory, arguments) as own:
+        _, selected = train_dual(own, arguments["step"], round_id=arguments["round"])
+        return memory, sent_model(own, arguments, selected=selected)
+
+
+def private_sieve_task(
+    client: Client, memory: Tree, arguments: Mapping[str, Any]
+) -> tuple[Tree, Contribution]:
+    """Reply with the model after training on what the private one selects; keep that one."""
+    received = received_model(arguments)
+    kept = {part: memory.get(f"private/{part}", received[part]) for part in received}
+    with client_session(client, memory, arguments, trees=[received, kept]) as own:
+        selected = train_sifted(own, arguments["step"], round_id=arguments["round"])
+        private = {f"private/{part}": array for part, array in own.tree(1).items()}
+        return {**memory, **private}, sent_model(own, arguments, selected=selected)
