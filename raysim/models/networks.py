@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -105,14 +105,43 @@ def four_conv(shape: ImageShape, classes: int, *, track_running_stats: bool) -> 
     return Network(body, 64 * (height // 16) * (width // 16), classes)
 
 
-def resnet(shape: ImageShape, classes: int, *, blocks: Sequence[int]) -> Network:
+def nine_conv(shape: ImageShape, classes: int, *, test_dropout: bool) -> Network:
+    """Return the nine-layer network of the Co-teaching family (section 8)."""
+    layers: list[nn.Module] = []
+    inputs = shape[2]
+    for outputs, padding in ((128, 1), (256, 1)):
+        for _ in range(3):
+            layers += _conv3_leaky(inputs, outputs, padding=padding)
+            inputs = outputs
+        layers += [nn.MaxPool2d(2), AlwaysDropout2d(0.25) if test_dropout else nn.Dropout2d(0.25)]
+    for outputs in (512, 256, 128):
+        layers += _conv3_leaky(inputs, outputs, padding=0)
+        inputs = outputs
+    return Network(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), 128, classes)
+
+
+class AlwaysDropout2d(nn.Dropout2d):
+    """Dropout that stays on when testing."""
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return the maps, some of them 0."""
+        return nn.functional.dropout2d(maps, self.p, training=True)
+
+
+def resnet(
+    shape: ImageShape,
+    classes: int,
+    *,
+    blocks: Sequence[int],
+    block: Callable[[int, int, int], nn.Module] | None = None,
+) -> Network:
     """Return a residual network with the CIFAR stem and ``blocks`` per stage (section 4)."""
     stages: list[nn.Module] = []
     inputs = 64
     for stage, (outputs, count) in enumerate(zip((64, 128, 256, 512), blocks, strict=True)):
-        for block in range(count):
-            stride = 2 if stage > 0 and block == 0 else 1
-            stages.append(BasicBlock(inputs, outputs, stride))
+        for number in range(count):
+            stride = 2 if stage > 0 and number == 0 else 1
+            stages.append((block or BasicBlock)(inputs, outputs, stride))
             inputs = outputs
     stem = [*_conv3_norm(shape[2], 64), nn.ReLU()]
     body = nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -137,6 +166,32 @@ class BasicBlock(nn.Module):
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """Return relu(residual + shortcut)."""
         return torch.relu(self.residual(maps) + self.shortcut(maps))
+
+
+class PreActBlock(nn.Module):
+    """Batch norm and ReLU before each of two 3x3 convolutions, added to a shortcut (DivideMix).
+
+    As in DivideMix's code, the shortcut starts behind the first ReLU also where it is the identity,
+    and no norm follows the last block.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.before = nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU())
+        self.residual = nn.Sequential(
+            *_conv3_norm(inputs, outputs, stride=stride),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return residual + shortcut of the activated maps."""
+        active = self.before(maps)
+        added: torch.Tensor = self.residual(active) + self.shortcut(active)
+        return added
 
 
 def resnet50(shape: ImageShape, classes: int) -> Network:
@@ -170,6 +225,11 @@ def _conv3_norm(inputs: int, outputs: int, *, stride: int = 1) -> list[nn.Module
     # No bias: batch norm removes it, so its gradient is rounding noise, which Adam would follow.
     conv = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
     return [conv, nn.BatchNorm2d(outputs)]
+
+
+def _conv3_leaky(inputs: int, outputs: int, *, padding: int) -> list[nn.Module]:
+    conv = nn.Conv2d(inputs, outputs, 3, padding=padding)  # with the bias of the released codes
+    return [conv, nn.BatchNorm2d(outputs), nn.LeakyReLU(0.01)]
 
 
 def _conv5_pool(inputs: int, outputs: int) -> list[nn.Module]:

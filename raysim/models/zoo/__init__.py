@@ -1,0 +1,16 @@
+"""Networks by name; a model is its settings."""
+
+# ruff: noqa: F401 - names for others to import
+from raysim.models.zoo.convolutional import Cnn, FourConv, LeNet5, NineConv, SmallCnn
+from raysim.models.zoo.dense import Logistic, Mlp, dense_widths
+from raysim.models.zoo.mobile import MobileNet
+from raysim.models.zoo.model import MODELS, Model
+from raysim.models.zoo.residual import (
+    PreActResNet18,
+    ResNet10,
+    ResNet12,
+    ResNet18,
+    ResNet34,
+    ResNet50,
+)
+from raysim.models.zoo.transformer import VitTiny

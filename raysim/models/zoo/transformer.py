@@ -1,0 +1,64 @@
+"""The vision transformer (models.md section 9)."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import TYPE_CHECKING
+
+from raysim.errors import ConfigError
+from raysim.models.zoo.model import MODELS, refuse_weights
+from raysim.settings import check, settings
+
+if TYPE_CHECKING:
+    from raysim.models.networks import ImageShape, Network
+
+
+@MODELS.register("vit_tiny")
+@settings
+class VitTiny:
+    """Vision transformer ViT-Tiny/16 (ClipFL, images resized to 224x224).
+
+    With 32x32 images use patch 4: a substitute for ClipFL's network, not the same.
+    """
+
+    patch: int = 16
+    """Side of a patch in pixels; it must divide the image's sides."""
+    width: int = 192
+    depth: int = 12
+    heads: int = 3
+    weights: str | None = None
+    """File with a state_dict (.pt, .pth, .safetensors) to start from, such as timm's
+    vit_tiny_patch16_224 for 224x224 images; null: random weights."""
+
+    def __post_init__(self) -> None:
+        for name in ("patch", "width", "depth", "heads"):
+            got = getattr(self, name)
+            check(got >= 1, name, "must be at least 1", got=got, do="leave it out for ViT-Tiny/16")
+        ok = self.width % self.heads == 0
+        do = f"use a multiple of heads, {self.heads}"
+        check(ok, "width", "must be divisible by the number of heads", got=self.width, do=do)
+
+    def check(self, image_shape: ImageShape) -> None:
+        """Refuse images that patches do not cover, and weights that do not fit."""
+        _refuse_uncovered(image_shape, self.patch)
+        refuse_weights(self, self.weights, image_shape)
+
+    def build(self, image_shape: ImageShape, classes: int) -> Network:
+        """Return a new network."""
+        from raysim.models.vision_transformer import vision_transformer
+
+        _refuse_uncovered(image_shape, self.patch)
+        sizes = {"width": self.width, "depth": self.depth, "heads": self.heads}
+        return vision_transformer(image_shape, classes, patch=self.patch, **sizes)
+
+
+def _refuse_uncovered(image_shape: ImageShape, patch: int) -> None:
+    height, width, _ = image_shape
+    if height % patch or width % patch:
+        common = gcd(height, width)
+        fitting = [str(p) for p in range(1, common + 1) if common % p == 0]
+        found = "x".join(map(str, image_shape))
+        raise ConfigError(
+            f"model.patch must divide the sides of the images, got {patch} for {found} (height x "
+            f"width x channels); set it to one of {', '.join(fitting)}"
+        )
