@@ -13,6 +13,7 @@ import pytest
 
 from raysim.data import packages
 from raysim.data.cifar_n import COLUMNS, find_human_labels, read_human_labels
+from raysim.data.class_names import CIFAR100_SUPERCLASSES
 from raysim.data.datasets import DATASETS, data_root
 from raysim.data.fetch import fetch
 from raysim.data.noise import Human, check_noise
@@ -247,3 +248,16 @@ def test_real_human_labels_belong_to_the_real_images():
     labels = cifar10.load(None).train_labels
 
     np.testing.assert_array_equal(read_human_labels(path)["clean_label"], labels)
+
+
+@pytest.mark.data
+def test_superclasses_of_cifar100_are_those_of_the_real_labels():
+    path = find_human_labels("cifar100n", data_root(None))
+    columns = read_human_labels(path) if path else {}
+    if "clean_coarse_label" not in columns:
+        pytest.skip("no file with the coarse labels of CIFAR-100 is here")
+
+    pairs = set(zip(columns["clean_coarse_label"], columns["clean_label"], strict=True))
+
+    groups = [tuple(sorted(fine for c, fine in pairs if c == coarse)) for coarse in range(20)]
+    assert groups == list(CIFAR100_SUPERCLASSES)
