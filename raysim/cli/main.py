@@ -13,6 +13,7 @@ from raysim.errors import RaysimError
 
 VERBS = {
     "run": "run",
+    "watch": "watch",
     "show": "show",
     "predict": "predict",
     "export": "export",

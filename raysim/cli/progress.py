@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from raysim.runtime.coordinator import Event, Listener
+
+if TYPE_CHECKING:
+    from raysim.cli.story import Story
+
+DUMB = ("dumb", "unknown")
+"""Terminals that cannot move their cursor."""
 
 
 @contextlib.contextmanager
@@ -20,7 +26,7 @@ def show_progress(experiment: Any, *, stream: TextIO, quiet: bool) -> Iterator[L
     """Yield the listener that fits the output: none, live, or plain lines."""
     if quiet:
         yield lambda event: None
-    elif sys.stderr.isatty() and stream.isatty():
+    elif sys.stderr.isatty() and stream.isatty() and os.environ.get("TERM") not in DUMB:
         with _live(experiment) as listener:
             yield listener
     else:
@@ -32,17 +38,29 @@ def log_to_terminal() -> None:
     logger = logging.getLogger("raysim")
     logger.setLevel(logging.INFO)
     if not logger.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setLevel(logging.WARNING)
+        handler = _Terminal(logging.WARNING)
         handler.setFormatter(logging.Formatter("raysim: %(message)s"))
         logger.addHandler(handler)
     logging.captureWarnings(True)
 
 
+class _Terminal(logging.Handler):
+    """Writes to what is standard error now: a live screen takes its place and prints above."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
 def round_line(event: Event) -> str:
     """Return the one line that says what a round did."""
-    record = event.record or {}
-    parts = [f"{event.stage} {event.round}/{event.rounds}", *_facts(record)]
+    return record_line(event.record or {}, event.rounds)
+
+
+def record_line(record: Mapping[str, Any], rounds: int | None) -> str:
+    """Return the line of a record; ``rounds`` of its stage, where they are known."""
+    of = "" if rounds is None else f"/{rounds}"
+    parts = [f"{record.get('stage')} {record.get('round')}{of}", *_facts(record)]
     return "  ".join([*parts, f"{record.get('seconds', 0):.1f} s"])
 
 
@@ -91,39 +109,62 @@ def _actors(experiment: Any) -> list[str]:
 
 @contextlib.contextmanager
 def _live(experiment: Any) -> Iterator[Listener]:
+    """Draw the screen while a run goes on; it stays when the run has ended."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
+    from rich.live import Live
+
+    from raysim.cli.live import Screen
+    from raysim.cli.story import Story, stages_of, title_of
+
+    config = experiment.config
+    story = Story(title_of(config), stages=stages_of(config))
+    story.message = "loading data, starting actors"
+    warnings = _Warnings(story)
+    screen = Live(
+        get_renderable=lambda: Screen(story.view()),
+        console=Console(stderr=True),
+        refresh_per_second=4,
     )
+    logging.getLogger("raysim").addHandler(warnings)
+    try:
+        with screen:
+            try:
+                yield lambda event: _tell(story, event, experiment)
+            except BaseException as wrong:
+                _end(story, wrong)
+                raise
+            _end(story)
+    finally:
+        logging.getLogger("raysim").removeHandler(warnings)
 
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("[bold]{task.description:<10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[facts]}"),
-    )
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("setup", total=None, facts="loading data, starting actors")
-        started = time.perf_counter()
 
-        def listen(event: Event) -> None:
-            if event.kind == "start":
-                took = time.perf_counter() - started
-                console.print(f"set up in {took:.1f} s", *_actors(experiment), sep="\n")
-                progress.update(bar, total=event.rounds, completed=event.round, facts="")
-            if event.kind == "round":
-                progress.update(bar, advance=1, description=event.stage)
-                progress.update(bar, facts="  ".join(_facts(event.record or {})))
-                if event.stage != "train":
-                    console.print(round_line(event))
+class _Warnings(logging.Handler):
+    """Hands warnings to the story as the lines that events.jsonl gets."""
 
-        yield listen
+    def __init__(self, story: Story) -> None:
+        super().__init__(logging.WARNING)
+        self._story = story
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take one."""
+        told = {"level": record.levelname, "message": record.getMessage()}
+        self._story.add_event({**told, **getattr(record, "facts", {})})
+
+
+def _tell(story: Story, event: Event, experiment: Any) -> None:
+    if event.kind == "start":
+        story.add_event({"event": "start"})
+        story.meet(experiment.folder.read("environment.json")["actors"])
+        for record in experiment.folder.records(event.round):  # of the run that is resumed
+            story.add_record(record)
+    elif event.kind == "round":
+        story.add_record(event.record or {})
+
+
+def _end(story: Story, wrong: BaseException | None = None) -> None:
+    """Show how it ended; what went wrong is printed by whoever catches it."""
+    from raysim.errors import Interrupted
+
+    stopped = isinstance(wrong, Interrupted | KeyboardInterrupt)
+    outcome = "done" if wrong is None else "stopped" if stopped else "failed"
+    story.add_event({"event": "end", "outcome": outcome})

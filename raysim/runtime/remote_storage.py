@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import IO, Any
 
 from raysim.errors import ConfigError, EnvironmentNotFit, OutputError, RaysimError
@@ -115,6 +115,16 @@ class RemoteStorage(Storage):
     def lock(self) -> Lock:
         """Take the lock, or say who has it."""
         return RemoteLock(self)
+
+    def is_in_use(self) -> bool:
+        """Whether somebody gave a sign of life lately, by this machine's clock."""
+        for name in self.names(LOCK):
+            with contextlib.suppress(FileNotFoundError):
+                seen = self.modified(f"{LOCK}/{name}")
+                seen = seen if seen.tzinfo else seen.replace(tzinfo=UTC)
+                if (datetime.now(UTC) - seen).total_seconds() < STALE_S:
+                    return True
+        return False
 
     def _at(self, name: str) -> str:
         return f"{self._path.rstrip('/')}/{checked_name(name)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -31,6 +32,8 @@ Content = bytes | Callable[[IO[bytes]], None]
 """What an object holds: the bytes, or a function that writes them."""
 
 LOCK = ".lock"
+ASKED_S = 0.3
+"""How long a lock is tried for: somebody may only be asking whether it is held."""
 PART = ".part"
 """How names of files end that are not whole yet."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -101,6 +104,10 @@ class Storage(ABC):
     @abstractmethod
     def lock(self) -> Lock:
         """Keep other processes out, or raise ``OutputError``."""
+
+    @abstractmethod
+    def is_in_use(self) -> bool:
+        """Whether a living process holds the lock; nothing is written."""
 
 
 # ---- places --------------------------------------------------------------------------------
@@ -279,6 +286,19 @@ class LocalStorage(Storage):
         _make_folder(self._folder)
         return FolderLock(self._folder / LOCK)
 
+    def is_in_use(self) -> bool:
+        """Try a shared lock for a moment; whoever comes in that moment tries again."""
+        try:
+            with (self._folder / LOCK).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError as wrong:
+            if wrong.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return True
+            raise
+        return False
+
     def _path(self, name: str) -> Path:
         return self._folder / checked_name(name)
 
@@ -289,7 +309,7 @@ class FolderLock:
     def __init__(self, path: Path) -> None:
         self._lock = FileLock(path)
         try:
-            self._lock.acquire(timeout=0)
+            self._lock.acquire(timeout=ASKED_S)
         except Timeout:
             raise OutputError(
                 f"output {path.parent} is in use by another process; wait for it or choose "

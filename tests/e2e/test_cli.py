@@ -117,7 +117,9 @@ def test_a_terminal_gets_live_progress(base, tmp_path):
     assert process.wait(timeout=60) == 0
     text = shown.decode()
     assert "\x1b[" in text
-    assert re.search(r"train.*4/4.*left.*acc \d\d\.\d", text)  # phase, rounds, time left, accuracy
+    assert "\x1b[36m▸\x1b[0m group" in text  # the phase that is going on
+    assert "4/4  0:" in text  # rounds and time
+    assert re.search(r"accuracy \x1b\[0m.*\d\d\.\d % ± \d", text)
     assert "run directory" in text
 
 

@@ -1,0 +1,189 @@
+"""What is known of a run while it goes on, from its records and events.
+
+``raysim run`` fills a ``Story`` as things happen, ``raysim watch`` from the files of a run
+directory; ``raysim.cli.live`` draws what ``view`` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+Outcome = Literal["waiting", "setup", "running", "done", "failed", "stopped", "lost"]
+ENDED = ("done", "failed", "stopped", "lost")
+WARNED = ("WARNING", "ERROR", "CRITICAL")
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round's record without what grows with the number of clients."""
+
+    stage: str
+    round: int
+    seconds: float
+    accuracy: float | None = None
+    std: float = 0.0
+    loss: float | None = None
+    up: int = 0
+    down: int = 0
+    found: tuple[str, ...] = ()
+    """What the round found out: groups, corrected labels, noisy clients."""
+    late: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunView:
+    """Everything the screen shows."""
+
+    title: str
+    place: str = ""
+    stages: tuple[tuple[str, int], ...] = ()
+    """Names and rounds of the stages, in order."""
+    rounds: tuple[Round, ...] = ()
+    outcome: Outcome = "running"
+    message: str = ""
+    """Why the run ended, or what it waits for."""
+    elapsed_s: float = 0.0
+    actors: int = 0
+    """Actors of the run; 0: it runs in one process."""
+    nodes: int = 0
+    restarts: int = 0
+    missing: int = 0
+    """Actors lost in the round that is going on."""
+    warnings: tuple[str, ...] = ()
+
+
+def round_of(record: Mapping[str, Any]) -> Round:
+    """Return the small part of a record."""
+    accuracy, sent = record.get("accuracy") or {}, record.get("bytes") or {}
+    return Round(
+        stage=str(record.get("stage", "")),
+        round=int(record.get("round", 0)),
+        seconds=float(record.get("seconds", 0.0)),
+        accuracy=accuracy.get("mean"),
+        std=float(accuracy.get("std") or 0.0),
+        loss=record.get("loss"),
+        up=sum((sent.get("up") or {}).values()),
+        down=sum((sent.get("down") or {}).values()),
+        found=tuple(_found(record)),
+        late=tuple(record.get("late") or ()),
+    )
+
+
+def _found(record: Mapping[str, Any]) -> list[str]:
+    found = []
+    if "ari" in record:
+        found.append(f"{len(set(record['groups']))} groups  ARI {record['ari']:.2f}")
+    if "labels" in record:
+        before, after = (100 * record["labels"][f"noise_{when}"] for when in ("before", "after"))
+        found.append(f"noise {before:.1f} % -> {after:.1f} %")
+    if "noisy_clients" in record:
+        found.append(f"{len(record['noisy_clients']['found'])} noisy clients")
+    return found
+
+
+class Story:
+    """Collects records and events; ``view`` is what they add up to."""
+
+    def __init__(
+        self, title: str, *, place: str = "", stages: Sequence[tuple[str, int]] = ()
+    ) -> None:
+        self.title, self.place, self.stages = title, place, tuple(stages)
+        self.outcome: Outcome = "setup"
+        self.message = ""
+        self.started: datetime | None = None
+        self.ended: datetime | None = None
+        self.told: datetime | None = None
+        """Time of the last event."""
+        self.begin()
+        self._rounds: list[Round] = []
+        self._actors: list[Mapping[str, Any]] = []
+
+    def begin(self) -> None:
+        """Forget what an earlier process of the same run told."""
+        self._warnings: list[str] = []
+        self._restarts = self._missing = 0
+
+    def meet(self, actors: Sequence[Mapping[str, Any]]) -> None:
+        """Take the rows of environment.json's actors."""
+        self._actors = [row for row in actors if row.get("actor") != "driver"]
+
+    def forget_rounds(self, keep: int = 0) -> None:
+        """Go back to the first ``keep`` rounds."""
+        del self._rounds[keep:]
+
+    def add_record(self, record: Mapping[str, Any]) -> None:
+        """Take a round's record."""
+        self._rounds.append(round_of(record))
+        self._missing = 0
+
+    def add_event(self, event: Mapping[str, Any]) -> None:
+        """Take a line of events.jsonl."""
+        kind, self.told = event.get("event"), _time(event)
+        if kind == "start":
+            self.started, self.ended = self.told, None
+            self.outcome, self.message = "running", ""
+        elif kind == "end":
+            self.ended = self.told
+            self.outcome = event.get("outcome", "failed")
+            text = str(event.get("message", ""))
+            self.message = "" if self.outcome == "done" else text.removeprefix("run ended: ")
+            return
+        elif kind == "lost":
+            self._restarts += 1
+            self._missing += 1
+        elif kind == "back":
+            self.forget_rounds(int(event.get("finished", 0)))
+        if event.get("level") in WARNED:
+            self._warnings.append(str(event.get("message", "")))
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds that are done."""
+        return len(self._rounds)
+
+    def view(self, now: datetime | None = None) -> RunView:
+        """Return what is to be shown at ``now``."""
+        until = self.ended or now or datetime.now(UTC)
+        elapsed_s = (until - self.started).total_seconds() if self.started else 0.0
+        return RunView(
+            title=self.title,
+            place=self.place,
+            stages=self.stages or _seen(self._rounds),
+            rounds=tuple(self._rounds),
+            outcome=self.outcome,
+            message=self.message,
+            elapsed_s=max(elapsed_s, 0.0),
+            actors=len(self._actors),
+            nodes=len({row.get("node") for row in self._actors}),
+            restarts=self._restarts,
+            missing=min(self._missing, len(self._actors)),
+            warnings=tuple(self._warnings),
+        )
+
+
+def stages_of(config: Any) -> tuple[tuple[str, int], ...]:
+    """Return names and rounds of a config's stages."""
+    return tuple((stage.name, stage.rounds) for stage in config.method.stages(config))
+
+
+def title_of(config: Any) -> str:
+    """Return name, method, dataset and seed of a config in one line."""
+    from raysim.config import choice_name
+
+    names = (config.name, choice_name(config.method), choice_name(config.data.dataset))
+    return "  ".join([*names, f"seed {config.seed}"])
+
+
+def _seen(rounds: Sequence[Round]) -> tuple[tuple[str, int], ...]:
+    """Return the stages that rounds are of, where the plan is not known."""
+    return tuple({r.stage: r.round for r in rounds}.items())
+
+
+def _time(event: Mapping[str, Any]) -> datetime:
+    try:
+        return datetime.fromisoformat(str(event["time"]))
+    except (KeyError, ValueError):
+        return datetime.now(UTC)

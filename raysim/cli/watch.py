@@ -1,0 +1,257 @@
+"""``raysim watch``: a run seen from another terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from raysim.cli.story import Story
+    from raysim.runtime.storage import Storage
+
+QUIET_S = 3.0
+"""Seconds without a new line after which the lock is asked whether anybody is still there."""
+
+
+@click.command("watch")
+@click.argument("run")
+@click.option("--once", is_flag=True, help="Show it as it is now and leave.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between two looks.",
+)
+def command(run: str, once: bool, interval: float) -> None:
+    """Follow RUN, a run directory or URL, from another terminal; nothing in it is changed.
+
+    Ends with the run: exit code 0 when it is done, 1 when it failed, was stopped or is not running
+    any more. Ctrl-C ends only the watching (130). In a pipe: one plain line per round.
+    """
+    from raysim.errors import DataError
+    from raysim.runtime.storage import reason
+
+    try:
+        storage = _run_at(run)
+        code = _once(Follower(storage)) if once else _follow(Follower(storage), interval)
+    except OSError as wrong:
+        raise DataError(f"{run} cannot be read ({reason(wrong)}); make it reachable") from wrong
+    except KeyboardInterrupt:
+        code = 130
+    raise click.exceptions.Exit(code)
+
+
+def _run_at(run: str) -> Storage:
+    """Return the run directory, the only one below a folder, or one that is not there yet."""
+    from raysim.errors import ConfigError
+    from raysim.runtime.finding import find_runs
+    from raysim.runtime.storage import open_storage, place
+
+    found = find_runs(run)
+    if len(found) > 1:
+        names = ", ".join(storage.root for storage in found[:3])
+        raise ConfigError(f"{run} holds {len(found)} runs ({names}, ...); watch one of them")
+    return found[0] if found else open_storage(place(run))
+
+
+# ---- following -----------------------------------------------------------------------------
+
+
+class Lines:
+    """The complete lines of a growing file, each given once."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage, self._name = storage, name
+        self._offset, self._inode, self._count = 0, 0, 0
+
+    def new(self) -> tuple[bool, list[dict[str, Any]]]:
+        """Return whether the file was made anew since, and what was added (or all of it)."""
+        try:
+            with self._storage.open(self._name) as file:
+                size, inode = _size_and_inode(file)
+                again = size < self._offset or inode != self._inode
+                if again:
+                    self._offset, self._inode = 0, inode
+                file.seek(self._offset)
+                content = file.read()
+        except FileNotFoundError:
+            again, content = self._offset > 0, b""
+            self._offset = self._inode = 0
+        whole = content[: content.rfind(b"\n") + 1]  # the last line may still be written
+        self._offset += len(whole)
+        return again, [line for text in whole.splitlines() if (line := _parsed(text)) is not None]
+
+
+def _size_and_inode(file: Any) -> tuple[int, int]:
+    try:
+        stat = os.fstat(file.fileno())
+        return stat.st_size, stat.st_ino
+    except io.UnsupportedOperation:  # fetched from a URL
+        return file.seek(0, os.SEEK_END), 0
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    with contextlib.suppress(ValueError):
+        line = json.loads(text)
+        return line if isinstance(line, dict) else None
+    return None
+
+
+class Follower:
+    """Reads a run directory again and again into one story."""
+
+    def __init__(self, storage: Storage) -> None:
+        from raysim.cli.story import Story
+
+        self.storage = storage
+        self.story: Story = Story(storage.root)
+        self.added: Sequence[Mapping[str, Any]] = ()
+        """Records that the last look found."""
+        self._events, self._rounds = Lines(storage, "events.jsonl"), Lines(storage, "rounds.jsonl")
+        self._is_known = False
+        self._has_looked = self._was_free = False
+        self._changed_at = float("-inf")
+
+    def look(self) -> Story:
+        """Take in what is new and return the story."""
+        story = self.story
+        if not self.storage.exists("config.yaml"):
+            story.outcome, story.message = "waiting", "no run here yet; waiting for it to start"
+            return story
+        if story.outcome == "waiting":
+            story.outcome, story.message = "setup", ""
+        is_finished = self.storage.exists("result.json")  # before the rounds: it comes after them
+        self._meet()
+        _, events = self._events.new()
+        restarted, self.added = self._rounds.new()
+        if restarted:
+            story.forget_rounds()
+        for event in events:
+            if event.get("event") == "start":
+                story.begin()
+            story.add_event({**event, "event": None} if _is_back(event) else event)
+        for record in self.added:
+            story.add_record(record)
+        if self._has_looked and (events or self.added):
+            self._changed_at = time.monotonic()
+        self._has_looked = True
+        self._judge(is_finished=is_finished)
+        return story
+
+    def _judge(self, *, is_finished: bool) -> None:
+        """Say whether the run is done, and if it tells nothing, whether it lives."""
+        story = self.story
+        if is_finished:
+            story.outcome, story.message = "done", ""
+            return
+        ended = story.outcome in ("failed", "stopped", "done")
+        if not ended and time.monotonic() - self._changed_at < QUIET_S:
+            return
+        is_free = not self.storage.is_in_use()
+        if not is_free and ended:  # somebody goes on with it
+            story.outcome, story.message = "setup", "starting again"
+        elif is_free and not ended and self._was_free:  # it may have ended between two looks
+            story.outcome, story.ended = "lost", story.told
+            story.message = "no process holds this run; go on with --resume"
+        elif story.outcome == "lost" and not is_free:
+            story.outcome, story.message, story.ended = "running", "", None
+        self._was_free = is_free
+
+    def _meet(self) -> None:
+        """Read who takes part, once it is known."""
+        if self._is_known or not self.storage.exists("environment.json"):
+            return
+        with contextlib.suppress(ValueError):
+            self.story.meet(json.loads(self.storage.read("environment.json")).get("actors", []))
+        _describe(self.story, self.storage)
+        self._is_known = True
+
+
+def _is_back(event: Mapping[str, Any]) -> bool:
+    """Whether an event drops rounds, which the file of rounds shows by itself."""
+    return event.get("event") == "back"
+
+
+def _describe(story: Story, storage: Storage) -> None:
+    """Give the story its title and stages; a config of another raysim leaves them out."""
+    import yaml
+
+    from raysim.cli.story import stages_of, title_of
+    from raysim.config import load_config
+    from raysim.errors import RaysimError
+
+    with contextlib.suppress(RaysimError, yaml.YAMLError, UnicodeDecodeError, ValueError):
+        config = load_config(dict(yaml.safe_load(storage.read("config.yaml")) or {}))
+        story.title, story.stages = title_of(config), stages_of(config)
+
+
+# ---- showing -------------------------------------------------------------------------------
+
+
+def _once(follower: Follower) -> int:
+    from rich.console import Console
+
+    from raysim.cli.live import Screen
+    from raysim.errors import DataError
+
+    story = follower.look()
+    if story.outcome == "waiting":
+        raise DataError(f"no run directory at {follower.storage.root}; `raysim run` makes one")
+    story = follower.look()  # the lock is asked twice
+    Console().print(Screen(story.view()))
+    return _code(story)
+
+
+def _follow(follower: Follower, interval: float) -> int:
+    if not (sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")):
+        return _follow_plainly(follower, interval)
+    from rich.console import Console
+    from rich.live import Live
+
+    from raysim.cli.live import Screen
+
+    story = follower.look()
+    with Live(get_renderable=lambda: Screen(story.view()), console=Console(), refresh_per_second=4):
+        while not _has_ended(story):
+            time.sleep(interval)
+            follower.look()
+    return _code(story)
+
+
+def _follow_plainly(follower: Follower, interval: float) -> int:
+    from raysim.cli.progress import record_line
+
+    said = ""
+    while True:
+        story = follower.look()
+        rounds = dict(story.stages)
+        for record in follower.added:
+            click.echo(record_line(record, rounds.get(str(record.get("stage")))))
+        if story.message and story.message != said:
+            click.echo(f"raysim: {story.message}", err=True)
+        said = story.message
+        if _has_ended(story):
+            if story.outcome == "done":
+                click.echo(f"done after {story.num_rounds} rounds")
+            return _code(story)
+        time.sleep(interval)
+
+
+def _has_ended(story: Story) -> bool:
+    from raysim.cli.story import ENDED
+
+    return story.outcome in ENDED
+
+
+def _code(story: Story) -> int:
+    return 1 if story.outcome in ("failed", "stopped", "lost") else 0
