@@ -1,6 +1,5 @@
 """Networks by name; a model is its settings."""
 
-# ruff: noqa: F401 - names for others to import
 from raysim.models.zoo.convolutional import Cnn, FourConv, LeNet5, NineConv, SmallCnn
 from raysim.models.zoo.dense import Logistic, Mlp, dense_widths
 from raysim.models.zoo.mobile import MobileNet
@@ -14,3 +13,11 @@ from raysim.models.zoo.residual import (
     ResNet50,
 )
 from raysim.models.zoo.transformer import VitTiny
+
+# fmt: off
+__all__ = [
+    "MODELS", "Cnn", "FourConv", "LeNet5", "Logistic", "Mlp", "MobileNet", "Model", "NineConv",
+    "PreActResNet18", "ResNet10", "ResNet12", "ResNet18", "ResNet34", "ResNet50", "SmallCnn",
+    "VitTiny", "dense_widths",
+]
+# fmt: on
