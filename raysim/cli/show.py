@@ -32,10 +32,11 @@ def command(runs: tuple[str, ...], as_json: bool, plan: bool, imports: tuple[str
         return
     from raysim.cli.tables import print_result, print_results
     from raysim.errors import DataError
+    from raysim.runtime.finding import find_runs
 
     folders: list[Storage] = []
     for run in runs:
-        found = _below(run)
+        found = find_runs(run)
         if not found:
             raise DataError(f"no run directory at {run}; `raysim run` makes one")
         folders += found
@@ -54,19 +55,6 @@ def command(runs: tuple[str, ...], as_json: bool, plan: bool, imports: tuple[str
             click.echo(
                 f"{folder.root}: not finished, {rounds} rounds recorded; go on with --resume"
             )
-
-
-def _below(run: str) -> list[Storage]:
-    from raysim.errors import DataError
-    from raysim.runtime.storage import open_storage, reason
-
-    try:
-        storage = open_storage(run)
-        if storage.exists("config.yaml"):
-            return [storage]
-        return [open_storage(root) for root in storage.find("config.yaml")]
-    except OSError as wrong:
-        raise DataError(f"{run} cannot be read ({reason(wrong)}); make it reachable") from wrong
 
 
 def _result(folder: Storage) -> dict[str, Any]:
