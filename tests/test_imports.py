@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "steps": {"steps", "models", "core"} | WAIST,
     "methods": {"methods", "steps", "models", "core"} | WAIST,
     "runtime": {"runtime", "core"} | WAIST,
-    "report": {"report"},
+    "report": {"report", "core", "errors", "runtime"},
     "errors": set(),
     "seeding": set(),
     "protocols": set(),

@@ -84,7 +84,10 @@ def selection_figure(setting: str, series: Sequence[Series]) -> Figure:
         "labels that were judged so. Means over clients; a judgement stands until the next one "
         "(FedRN, Fig. 3).",
     )
-    missing = 'No record has "selection": no method of these runs judges single labels.'
+    missing = (
+        'No record has "selection": no method of these runs judges single labels, or an older '
+        "raysim ran them."
+    )
     return _curves(figure, lines, Lines([], AXES, "share", percent=True), missing)
 
 
@@ -131,7 +134,8 @@ def f_score_figure(setting: str, series: Sequence[Series]) -> Figure:
         ),
         values,
         "F-score of labels judged clean",
-        "No run has artifacts/client_f_score.npy: no method of these runs judges single labels.",
+        "No run has artifacts/client_f_score.npy: no method of these runs judges single labels, "
+        "or an older raysim ran them.",
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,14 +45,17 @@ class _Grouping:
 
 def grouping_figures(runs: Sequence[Run]) -> list[Figure]:
     """Return R and the dendrogram of every run that compared its clients."""
-    figures = []
-    for run in runs:
+    figures: list[Figure] = []
+    for run, others in _unlike(runs):
         matrix, landmarks = _similarity(run)
-        if matrix is None:
+        found = None if matrix is None else _grouping(run, matrix, landmarks)
+        if matrix is None or found is None:
             continue
-        found = _grouping(run, matrix, landmarks)
-        if found is not None:
-            figures += [_matrix_figure(run, matrix, found), _dendrogram_figure(run, found)]
+        own = [_matrix_figure(run, matrix, found), _dendrogram_figure(run, found)]
+        if others:
+            same = f" The same in {'; '.join(others)}."
+            own = [replace(figure, caption=figure.caption + same) for figure in own]
+        figures += own
     if figures:
         return figures
     return [
@@ -60,6 +64,23 @@ def grouping_figures(runs: Sequence[Run]) -> list[Figure]:
         ),
         Figure("dendrogram", "Dendrogram", "Merges of the clients by R.", None, MISSING),
     ]
+
+
+def _unlike(runs: Sequence[Run]) -> list[tuple[Run, list[str]]]:
+    """Return the runs whose R or groups differ, each with the labels of those that do not."""
+    found: dict[bytes, tuple[Run, list[str]]] = {}
+    for run in runs:
+        matrix, _ = _similarity(run)
+        if matrix is None:
+            continue
+        groups = _groups(run, len(matrix)).tobytes()
+        linkage = _linkage(run.config.get("method")).encode()
+        key = hashlib.sha256(np.ascontiguousarray(matrix).tobytes() + groups + linkage).digest()
+        if key in found:
+            found[key][1].append(run.label)
+        else:
+            found[key] = (run, [])
+    return list(found.values())
 
 
 def _similarity(run: Run) -> tuple[np.ndarray | None, np.ndarray | None]:

@@ -110,10 +110,10 @@ def _size(drawing: Drawing) -> tuple[float, float]:
             tallest = max((height for _, height in sizes), default=HEIGHT)
             return max(WIDTH, 3.6 * len(drawing.panels) + 0.8), min(tallest, 6.5)
         case Dendrogram():
-            return min(14.0, max(WIDTH, 0.13 * len(drawing.leaves))), HEIGHT
+            return min(12.0, max(WIDTH, 0.13 * len(drawing.leaves))), HEIGHT
         case Bars():
             bars = len(drawing.categories) * (1 if drawing.stacked else len(drawing.series))
-            return min(14.0, max(WIDTH, 0.16 * bars)), HEIGHT + 0.4
+            return min(10.0, max(WIDTH, 0.16 * bars)), HEIGHT + (1.0 if bars > 40 else 0.4)
         case Violins():
             return min(14.0, max(WIDTH, 1.0 * len(drawing.values))), HEIGHT
 
@@ -165,8 +165,7 @@ def _draw_line(axes: Any, line: Line, axis: str, methods: list[str], *, alone: b
     x = line.x.get(axis, ())
     if len(x) != len(line.y):
         return
-    place = methods.index(line.method) if line.method in methods else 0
-    dash = place // len(METHOD_COLOURS) if alone else line.dash + place // len(METHOD_COLOURS)
+    dash = _turn(methods, line.method) + (0 if alone else line.dash)
     axes.plot(
         *(x, line.y),
         color=colour,
@@ -178,6 +177,11 @@ def _draw_line(axes: Any, line: Line, axis: str, methods: list[str], *, alone: b
     )
     if line.low is not None and line.high is not None:
         axes.fill_between(x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
+
+
+def _turn(methods: list[str], method: str) -> int:
+    """Return how often the colours have repeated before a method's own."""
+    return methods.index(method) // len(METHOD_COLOURS) if method in methods else 0
 
 
 def _percent(axes: Any, percent: bool) -> None:
@@ -319,16 +323,18 @@ def _draw_bars(axes: Any, drawing: Bars, methods: list[str]) -> None:
         colour = method_colour(methods, name) if known else METHOD_COLOURS[i % len(METHOD_COLOURS)]
         at = places if drawing.stacked else places + (i - (count - 1) / 2) * width
         bottom = floor if drawing.stacked else None
-        axes.bar(at, values, width, bottom=bottom, color=colour, label=_text(shorts[i]))
+        hatch = "" if _turn(methods, name) == 0 else "//"  # colours have begun to repeat
+        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+        axes.bar(at, values, width, bottom=bottom, label=_text(shorts[i]), **style)
         floor = floor + np.nan_to_num(np.asarray(values, dtype=float))
     if drawing.log and any(v > 0 for values in drawing.series.values() for v in values):
         axes.set_yscale("log")
     names = _shorts(list(drawing.categories))
     _ticks(axes.xaxis, names, room=MOST_TICKS)
     if sum(len(name) for name in names[:MOST_TICKS]) > 60:
-        axes.tick_params(axis="x", labelrotation=90 if len(names) > 12 else 30)
+        axes.tick_params(axis="x", labelrotation=90 if len(names) > 20 else 30)
         for label in axes.get_xticklabels():
-            label.set_ha("center" if len(names) > 12 else "right")
+            label.set_ha("center" if len(names) > 20 else "right")
     axes.set(xlabel=_text(drawing.x_label), ylabel=_text(drawing.y_label))
     _percent(axes, drawing.percent)
     axes.grid(True, axis="y", alpha=0.25, linewidth=0.6)

@@ -102,7 +102,7 @@ def read_runs(places: Sequence[str]) -> tuple[list[Run], list[str]]:
             continue
         problems += [f"{f.root}: config.yaml is missing; left out." for f in lost]
         if not folders and not lost:
-            problems.append(f"{place}: no run directory, config.yaml is missing; left out.")
+            problems.append(f"{place}: no run directory here or below (no config.yaml); left out.")
         for folder in folders:
             if folder.root not in runs:
                 run = _read(folder, problems)

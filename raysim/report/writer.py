@@ -1,0 +1,215 @@
+"""Writes a report: one document per format, pictures in a folder beside them.
+
+Every file is complete or absent. An earlier report is replaced, any other file is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysim.errors import ConfigError, EnvironmentNotFit, OutputError
+from raysim.report.build import make_report
+from raysim.report.documents import LATEX_MARK, MARKDOWN_MARK, write_latex, write_markdown
+from raysim.report.figure import Figure
+from raysim.report.report import Report
+from raysim.runtime.storage import reason
+
+DOCUMENTS = ("html", "md", "tex")
+PICTURES = ("png", "pdf")
+MARKS = {"html": '<meta name="generator" content="raysim', "md": MARKDOWN_MARK, "tex": LATEX_MARK}
+"""What the beginning of a document of ours holds."""
+NEEDS = {"html": "plotly", "png": "matplotlib", "pdf": "matplotlib"}
+OWN = "figures.json"
+"""Lists the pictures of the folder that are ours."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be written where."""
+
+    folder: Path
+    stem: str
+    formats: Sequence[str]
+
+    @property
+    def pictures(self) -> Path:
+        """Folder of the pictures."""
+        return self.folder / f"{self.stem}_figures"
+
+    @property
+    def forms(self) -> list[str]:
+        """Forms of the pictures: those asked for, and those that the documents show."""
+        shown = {"md": "png", "tex": "pdf"}
+        wanted = {shown.get(form, form) for form in self.formats}
+        return [form for form in PICTURES if form in wanted]
+
+    def document(self, form: str) -> Path:
+        """Return the file of a document."""
+        return self.folder / f"{self.stem}.{form}"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a call wrote."""
+
+    report: Report
+    files: Sequence[Path]
+    """The documents, then the folder of the pictures where there are any."""
+
+
+def write_report(
+    places: Sequence[str],
+    out: str | Path | None = None,
+    *,
+    formats: Sequence[str] | None = None,
+    title: str = "",
+) -> Written:
+    """Write a report on run directories; refuses what cannot be written before any work."""
+    plan = plan_output(out, formats)
+    _check_installed(plan)
+    for form in plan.formats:
+        if form in DOCUMENTS:
+            _check_replaceable(plan.document(form), MARKS[form])
+    report = make_report(places, title)
+    return Written(report, _write(report, plan))
+
+
+def plan_output(out: str | Path | None, formats: Sequence[str] | None = None) -> Plan:
+    """Return what ``--out`` (a file or a folder) and ``--format`` ask for."""
+    wanted = tuple(dict.fromkeys(formats)) if formats is not None else None
+    for form in wanted or ():
+        if form not in (*DOCUMENTS, *PICTURES):
+            known = ", ".join((*DOCUMENTS, *PICTURES))
+            raise ConfigError(f"--format must be some of {known}, got {form!r}; correct it")
+    if wanted == ():
+        raise ConfigError("--format names no format; leave it out for html")
+    if out is None:
+        return Plan(Path(), "report", wanted or ("html",))
+    if "://" in str(out):
+        raise ConfigError(f"--out must be a path of this machine, got {out}; write it here first")
+    path = Path(out).expanduser()
+    if str(out).endswith(("/", os.sep)) or path.is_dir() or not path.suffix:
+        return Plan(path, "report", wanted or ("html",))
+    suffix = path.suffix[1:].lower()
+    if suffix not in DOCUMENTS:
+        raise ConfigError(
+            f"--out must end in .html, .md or .tex, or name a folder, got {out}; pictures go to a "
+            "folder"
+        )
+    if wanted is not None and suffix not in wanted:
+        raise ConfigError(
+            f"--out {out} ends in .{suffix}, but --format is {','.join(wanted)}; make them agree"
+        )
+    return Plan(path.parent, path.stem, wanted or (suffix,))
+
+
+def _check_installed(plan: Plan) -> None:
+    for form in (*plan.formats, *plan.forms):
+        package = NEEDS.get(form)
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise EnvironmentNotFit(
+                f"a report as {form} needs {package}, which is not installed; "
+                "pip install 'raysim[report]'"
+            )
+
+
+def _check_replaceable(path: Path, mark: str) -> None:
+    """Refuse to overwrite what is not an earlier report."""
+    if not path.exists():
+        return
+    try:
+        is_ours = path.is_file() and mark in path.read_bytes()[:4096].decode(errors="replace")
+    except OSError as wrong:
+        raise OutputError(f"{path} cannot be read ({reason(wrong)}); choose another") from wrong
+    if not is_ours:
+        raise OutputError(f"{path} is not a report of raysim and stays; choose another --out")
+
+
+# ---- writing -------------------------------------------------------------------------------
+
+
+def _write(report: Report, plan: Plan) -> list[Path]:
+    """Write the pictures first, so that no document shows what is not there."""
+    before = _known_pictures(plan.pictures)
+    for name in _picture_names(report, plan):
+        if name not in before and (plan.pictures / name).exists():
+            raise OutputError(
+                f"{plan.pictures / name} is not a picture of raysim and stays; choose another --out"
+            )
+    pictures = _draw(report, plan)
+    files = []
+    if plan.forms:
+        own = json.dumps(sorted({*pictures, *before}), indent=0).encode()
+        _save(plan.pictures / OWN, own)  # first: what is not finished is known to be ours
+        for name, content in pictures.items():
+            _save(plan.pictures / name, content)
+        for name in before - pictures.keys():
+            with contextlib.suppress(OSError):
+                (plan.pictures / name).unlink(missing_ok=True)
+        _save(plan.pictures / OWN, json.dumps(sorted(pictures), indent=0).encode())
+    for form in plan.formats:
+        if form in DOCUMENTS:
+            _save(plan.document(form), _document(report, plan, form).encode())
+            files.append(plan.document(form))
+    return files + ([plan.pictures] if plan.forms else [])
+
+
+def _picture_names(report: Report, plan: Plan) -> dict[str, tuple[Figure, str]]:
+    """Return figure and form of every picture by its file name."""
+    return {
+        f"{figure.name}.{form}": (figure, form)
+        for figure in report.figures
+        if figure.drawing is not None
+        for form in plan.forms
+    }
+
+
+def _draw(report: Report, plan: Plan) -> dict[str, bytes]:
+    if not plan.forms:
+        return {}
+    from raysim.report.plots import draw
+
+    wanted = _picture_names(report, plan)
+    return {name: draw(figure, report.methods, form) for name, (figure, form) in wanted.items()}
+
+
+def _document(report: Report, plan: Plan, form: str) -> str:
+    if form == "md":
+        return write_markdown(report, plan.pictures.name)
+    if form == "tex":
+        return write_latex(report, plan.pictures.name)
+    from raysim.report.page import write_page
+
+    return write_page(report)
+
+
+def _known_pictures(folder: Path) -> set[str]:
+    """Return the names of our pictures in a folder; names that leave it are not ours."""
+    try:
+        found = json.loads((folder / OWN).read_bytes())
+    except (OSError, ValueError):
+        return set()
+    names = found if isinstance(found, list) else []
+    return {n for n in names if isinstance(n, str) and Path(n).name == n and n.endswith(PICTURES)}
+
+
+def _save(path: Path, content: bytes) -> None:
+    """Write a file completely or not at all."""
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as wrong:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise OutputError(
+            f"{path} cannot be written ({reason(wrong)}); choose another --out"
+        ) from wrong
