@@ -81,6 +81,19 @@ def clean_selection(
     return {"precision": precision, "recall": recall, "f_score": f_score}
 
 
+def auroc(is_positive: ArrayLike, scores: ArrayLike) -> float | None:
+    """Return how often a positive has a higher score than a negative (metrics.md section 4).
+
+    Ties count half; None where there is no such pair.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    positive, values = _pair(is_positive, scores)
+    if positive.all() or not positive.any():
+        return None
+    return float(roc_auc_score(positive, values))
+
+
 def label_counts(labels: Sequence[np.ndarray], classes: int) -> np.ndarray:
     """Return how often each label occurs at each client, (K, C)."""
     return np.stack([np.bincount(own, minlength=classes) for own in labels])

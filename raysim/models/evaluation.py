@@ -94,6 +94,17 @@ def score(found: np.ndarray, labels: np.ndarray) -> Evaluation:
     return Evaluation(correct=correct, total=len(labels), loss=loss)
 
 
+def top_accuracy(found: np.ndarray, labels: np.ndarray, top: int = 5) -> float:
+    """Return the share of rows of logits (N, C) whose label is among the ``top`` largest.
+
+    Of equal logits the lower class comes first, as in ``predict``; nan if there are no rows.
+    """
+    own = found[np.arange(len(labels)), labels][:, None]
+    before = (found == own) & (np.arange(found.shape[1]) < labels[:, None])
+    rank = ((found > own) | before).sum(axis=1)
+    return float((rank < top).mean()) if len(labels) else float("nan")
+
+
 def sample_losses(found: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the cross-entropy of each row of logits with its label, float64 (N,)."""
     shifted = found.astype(np.float64)

@@ -14,13 +14,12 @@ import numpy as np
 
 from raysim.core.confidence import confidence_weights, others_mixture
 from raysim.models.distillation import aligned, published
-from raysim.models.evaluation import score
 from raysim.models.params import initial_tree
 from raysim.models.threads import one_thread, torch_device
 from raysim.models.training import train_client
 from raysim.protocols import Client, ClientId, Context, Contribution, State, Tree
 from raysim.seeding import stream
-from raysim.steps.evaluation import is_due, record_scores
+from raysim.steps.evaluation import is_due, logit_scores, record_scores
 from raysim.steps.local import client_logits, current_labels
 from raysim.steps.merging import local_arguments, mean_loss
 from raysim.steps.server import SCALAR_BYTES, members_by_group
@@ -95,9 +94,9 @@ def evaluate_own(context: Context, state: State) -> State:
     if is_due(context):
         tasks = context.test_classes()
         each = {k: {"test_classes": tasks[k]} for k in context.federation.clients}
-        record_scores(
-            context, context.federation.map(evaluate_own_task, each=each, **_facts(context))
-        )
+        shared = {**_facts(context), "top5": context.config.evaluate.top5}
+        scores = context.federation.map(evaluate_own_task, each=each, **shared)
+        record_scores(context, scores)
     if not context.last:
         return state
     own = {k: k for k in context.federation.clients}
@@ -201,8 +200,7 @@ def evaluate_own_task(
 ) -> tuple[Tree, dict[str, float]]:
     """Reply with accuracy and loss of the own model on the test images of the own task."""
     images, labels = client.world.test_set(arguments["test_classes"])
-    found = score(client_logits(_model(memory), images, arguments), labels)
-    return memory, {"accuracy": found.accuracy, "loss": found.loss}
+    return memory, logit_scores(client_logits(_model(memory), images, arguments), labels, arguments)
 
 
 def send_model_task(

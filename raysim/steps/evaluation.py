@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.models.evaluation import score
+from raysim.models.evaluation import score, top_accuracy
 from raysim.protocols import Client, ClientId, Context, State, Tree
 from raysim.settings import check, settings
 from raysim.steps.local import client_logits
@@ -20,6 +20,8 @@ class EvaluateSettings:
     """When clients are evaluated; the last round always is."""
 
     every: int = 1
+    top5: bool = False
+    """Also record how often the label is among the five largest logits (FedRN, WebVision)."""
 
     def __post_init__(self) -> None:
         check(self.every >= 1, "every", "must be at least 1", got=self.every)
@@ -45,12 +47,16 @@ def evaluate_clients(context: Context, state: State) -> None:
         model=context.config.model,
         kernel=context.config.train.kernel,
         classes=context.classes,
+        top5=context.config.evaluate.top5,
     )
     record_scores(context, {k: replies[first[pair]] for k, pair in pairs.items()})
 
 
 def record_scores(context: Context, scores: Mapping[ClientId, Mapping[str, float]]) -> None:
-    """Record accuracy and test loss over clients and per task, from each client's own."""
+    """Record accuracy and test loss over clients and per task, from each client's own.
+
+    And top-5 accuracy, where all have it.
+    """
     tasks = context.test_classes()
     found = {what: np.array([scores[k][what] for k in sorted(scores)]) for what in KINDS}
     own = [tasks[k] for k in sorted(scores)]
@@ -60,6 +66,9 @@ def record_scores(context: Context, scores: Mapping[ClientId, Mapping[str, float
         test_loss=float(found["loss"].mean()),
         by_task={w: [float(found[w][m].mean()) for m in members.values()] for w in KINDS},
     )
+    if all("top5" in own for own in scores.values()):
+        top5 = np.array([scores[k]["top5"] for k in sorted(scores)])
+        context.record(top5={"mean": float(top5.mean()), "std": float(top5.std())})
     if context.last:
         context.record(per_client=found["accuracy"].tolist())
 
@@ -70,5 +79,13 @@ def evaluate_task(
     """Reply with accuracy over all C logits and mean loss on the task's test images."""
     images, labels = client.world.test_set(arguments["test_classes"])
     tree = arguments["models"][arguments["own_group"]]
-    found = score(client_logits(tree, images, arguments), labels)
-    return memory, {"accuracy": found.accuracy, "loss": found.loss}
+    return memory, logit_scores(client_logits(tree, images, arguments), labels, arguments)
+
+
+def logit_scores(
+    found: np.ndarray, labels: np.ndarray, arguments: Mapping[str, Any]
+) -> dict[str, float]:
+    """Return accuracy, loss and, where it is asked for, top-5 accuracy of logits (N, C)."""
+    scores = score(found, labels)
+    top5 = {"top5": top_accuracy(found, labels)} if arguments.get("top5") else {}
+    return {"accuracy": scores.accuracy, "loss": scores.loss, **top5}

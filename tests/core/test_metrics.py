@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from raysim.core.metrics import (
     adjusted_rand,
+    auroc,
     correction_report,
     matched_accuracy,
     noise_rate,
@@ -97,3 +98,21 @@ def test_vectors_that_do_not_fit_are_refused(a, b):
     for score in (adjusted_rand, normalized_mutual_info, purity, matched_accuracy, noise_rate):
         with pytest.raises(ValueError, match="one length"):
             score(a, b)
+
+
+def test_auroc_worked_by_hand():
+    # Pairs (positive, negative): 3>1, 3>2, 2>1 and 2=2 as a half: 3.5 of 4.
+    assert auroc([True, False, True, False], [3, 1, 2, 2]) == pytest.approx(3.5 / 4)
+    assert auroc([0, 0, 1], [1, 2, 3]) == 1.0
+    assert auroc([1, 0, 0], [1, 2, 3]) == 0.0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), min_size=1, max_size=15))
+def test_auroc_counts_pairs(pairs):
+    up = [score for positive, score in pairs if positive]
+    down = [score for positive, score in pairs if not positive]
+    wins = [(a > b) + (a == b) / 2 for a in up for b in down]
+
+    found = auroc(*zip(*pairs, strict=True))
+
+    assert found == (pytest.approx(np.mean(wins)) if wins else None)

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.models.evaluation import Evaluation, evaluate, logits, predict, sample_losses
+from raysim.models.evaluation import (
+    Evaluation,
+    evaluate,
+    logits,
+    predict,
+    sample_losses,
+    top_accuracy,
+)
 from raysim.models.params import initial_tree, load_tree
 from raysim.models.threads import one_thread
 from raysim.models.zoo import Logistic, SmallCnn
@@ -132,3 +139,31 @@ def test_one_thread_holds_inside_and_restores_afterwards():
 
     assert inside == 1
     assert (after, after_error) == (2, 2)
+
+
+def test_top_accuracy_worked_by_hand():
+    # Ranks of the labels: 0 (largest), 2, and 5 (smallest but none of six).
+    found = np.array([[9, 1, 2, 3, 4, 5], [1, 9, 8, 7, 6, 5], [1, 9, 8, 7, 6, 5]])
+    labels = np.array([0, 3, 0])
+
+    assert top_accuracy(found, labels) == pytest.approx(2 / 3)
+    assert top_accuracy(found, labels, top=1) == pytest.approx(1 / 3)
+    assert top_accuracy(found, labels, top=3) == pytest.approx(2 / 3)
+    assert top_accuracy(found, labels, top=6) == 1.0
+
+
+def test_top_accuracy_is_the_slow_sort_and_the_lower_class_wins_a_tie():
+    rng = stream(0, "ties")
+    found, labels = rng.integers(4, size=(200, 8)), rng.integers(8, size=200)
+    for top in (1, 3, 5):
+        hits = [
+            y in sorted(range(8), key=lambda c: (-row[c], c))[:top]
+            for row, y in zip(found, labels, strict=True)
+        ]
+
+        assert top_accuracy(found, labels, top=top) == pytest.approx(np.mean(hits))
+    assert top_accuracy(found, labels, top=1) == np.mean(found.argmax(axis=1) == labels)
+
+
+def test_top_accuracy_of_no_images_is_nan():
+    assert np.isnan(top_accuracy(np.zeros((0, 9)), np.zeros(0, int)))

@@ -149,3 +149,30 @@ def test_rounds_are_due_by_cadence_and_the_last_always(bench, every, due):
 def test_never_evaluating_is_refused():
     with pytest.raises(SettingError, match="every must be at least 1"):
         EvaluateSettings(every=0)
+
+
+def test_top_5_is_recorded_when_asked_for(bench, kernel):
+    # Six classes; the model's logits fall from class 0 to class 5, which is the only one outside
+    # the five largest: nine of ten images.
+    made = bench([[0]], kernel, "evaluate.top5=true", classes=6)
+    made.world.test_labels = np.array([0, 1, 2, 3, 4, 4, 4, 1, 1, 5])
+    made.world.test_images = np.ones((10, 1, 2, 2), np.float32)
+    made.tasks = {0: tuple(range(6))}
+    flat = np.concatenate([np.zeros(24), 6 - np.arange(6)]).astype(np.float32)
+    model = made.federation.put({"trainable": flat, "buffers": np.zeros(0, np.float32)})
+    context = made.round()
+
+    evaluate_clients(context, State(groups={0: 0}, models={"group/0": model}))
+
+    assert context.entry["top5"] == {"mean": pytest.approx(0.9), "std": 0.0}
+    assert context.entry["accuracy"]["mean"] == pytest.approx(0.1)
+
+
+def test_top_5_is_not_recorded_otherwise(bench, kernel):
+    made = clients(bench, 1, kernel)
+    made.tasks = {0: (0, 1)}
+    context = made.round()
+
+    evaluate_clients(context, state_of(made, {0: 0}, {0: 0}))
+
+    assert "top5" not in context.entry
