@@ -45,7 +45,7 @@ class RoundContext:
         """Hand out the truth to methods that declare it."""
         if name not in self.config.method.privileges:
             raise ConfigError(f"this method does not declare the privilege {name!r}")
-        return {"tasks": self.evaluator.tasks}[name]()
+        return {"tasks": self.evaluator.tasks, "clean": self.evaluator.clean}[name]()
 
     def record(self, **values: Any) -> None:
         """Add to the round's record."""

@@ -108,6 +108,10 @@ class Evaluator:
         """Return the true group of every client: a declared privilege of the optimum baseline."""
         return {k: int(self._task_of[k]) for k in sorted(self._true)}
 
+    def clean(self) -> dict[ClientId, np.ndarray]:
+        """Return which given labels are right: a declared privilege of the oracle baseline."""
+        return {k: self._true[k] == self._given[k] for k in sorted(self._true)}
+
     @staticmethod
     def _all(labels: Mapping[ClientId, np.ndarray]) -> np.ndarray:
         return np.concatenate([labels[k] for k in sorted(labels)])

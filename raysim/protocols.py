@@ -257,7 +257,10 @@ class Context(Protocol):
         ...
 
     def privilege(self, name: str) -> Any:
-        """Return knowledge ("tasks") that only a method declaring it in ``privileges`` may use."""
+        """Return knowledge that only a method declaring it in ``privileges`` may use.
+
+        "tasks": the true task of every client; "clean": which of its given labels are right.
+        """
         ...
 
     def record(self, **values: Any) -> None:

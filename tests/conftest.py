@@ -50,6 +50,7 @@ def ray_session(_own_cache: None) -> Iterator[None]:
 ACTIVE = {
     "cores2_global": ("method.warmup=2", "method.confidence=1.0"),
     "cores2_local": ("method.warmup=2", "method.confidence=1.0"),
+    "fedrn": ("method.warmup_rounds=2",),
     "fedfixer": ("method.warmup=2", "method.confidence=1.0", "method.inner_steps=2"),
 }
 """Settings with which a method does in a few rounds what it waits for otherwise."""

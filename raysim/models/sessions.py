@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysim.models.params import image_shape_of, load_tree, module_for, seeded, to_tree
-from raysim.models.training import Batch, TrainSettings, batches, diverged
+from raysim.models.training import Batch, TrainSettings, batches, diverged, local_optimizer
 from raysim.models.zoo import Model
 from raysim.protocols import Tree
 
@@ -71,6 +71,30 @@ class Session:
         )
         for epoch, batch in found:
             yield epoch - 1, batch
+
+    def descend(
+        self, which: int = 0, *, among: np.ndarray | None = None, epochs: int | None = None
+    ) -> None:
+        """Train a network by cross-entropy on the samples ``among``, as FedAvg's clients do."""
+        from torch.nn.functional import cross_entropy
+
+        weights = self.weights(which)
+        update = local_optimizer(weights, self.train)
+        for epoch, batch in self.batches(among, epochs=epochs):
+            loss = cross_entropy(self.networks[which](batch.images), batch.labels)
+            update(gradients(loss, weights))
+            self.note(epoch, len(batch.index), loss)
+
+    def tune_head(self, which: int, *, among: np.ndarray, epochs: int = 1) -> None:
+        """Train only the linear head of a network; its body stays."""
+        from torch.nn.functional import cross_entropy
+
+        network = self.networks[which]
+        weights = list(network.head.parameters())
+        update = local_optimizer(weights, self.train)
+        for _, batch in self.batches(among, epochs=epochs):
+            loss = cross_entropy(network(batch.images), batch.labels)
+            update(gradients(loss, weights))
 
     def weights(self, which: int = 0) -> list[torch.Tensor]:
         """Return the trainable parameters of a network."""

@@ -178,7 +178,7 @@ def _descend(
     import torch
 
     parameters: list[torch.Tensor] = list(module.parameters())
-    update = _proximal(_optimizer(parameters, settings), parameters, settings)
+    update = local_optimizer(parameters, settings)
     steps = samples = last_epoch = 0
     total = 0.0
     for epoch, batch in batches:
@@ -209,6 +209,11 @@ def _cross_entropy(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
     from torch.nn.functional import cross_entropy
 
     return cross_entropy(logits, batch.labels)
+
+
+def local_optimizer(parameters: list[torch.Tensor], settings: TrainSettings) -> Update:
+    """Return the update that the settings ask for, with FedProx's pull to where it starts."""
+    return _proximal(_optimizer(parameters, settings), parameters, settings)
 
 
 def _optimizer(parameters: list[torch.Tensor], settings: TrainSettings) -> Update:
