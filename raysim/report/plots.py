@@ -29,6 +29,8 @@ WIDTH, HEIGHT = 7.0, 4.2
 DPI = 160
 MOST_TICKS = 30
 """Names along an axis of a heat map or of bars; of more, some are left out."""
+MOST_LEAF_NAMES = 60
+"""Leaves of a dendrogram that are named; of more none is."""
 MOST_TOGETHER = 8
 """Curves in one pair of axes; more are split by their dashes (tasks), one pair each."""
 DASHES = [
@@ -110,7 +112,7 @@ def _size(drawing: Drawing) -> tuple[float, float]:
             tallest = max((height for _, height in sizes), default=HEIGHT)
             return max(WIDTH, 3.6 * len(drawing.panels) + 0.8), min(tallest, 6.5)
         case Dendrogram():
-            return min(12.0, max(WIDTH, 0.13 * len(drawing.leaves))), HEIGHT
+            return WIDTH, HEIGHT
         case Bars():
             bars = len(drawing.categories) * (1 if drawing.stacked else len(drawing.series))
             return min(10.0, max(WIDTH, 0.16 * bars)), HEIGHT + (1.0 if bars > 40 else 0.4)
@@ -295,8 +297,16 @@ def _draw_dendrogram(axes: Any, drawing: Dendrogram) -> None:
             ha="right",
             fontsize=8,
         )
+    _name_leaves(axes, drawing)
+
+
+def _name_leaves(axes: Any, drawing: Dendrogram) -> None:
+    """Write the clients below their branches, in the colour of their group, where they fit."""
     names = [_text(name.replace(" clients from ", "x, ")) for name in drawing.leaves]
-    size = 8 if len(names) <= 40 else 5.5
+    if len(names) > MOST_LEAF_NAMES:
+        axes.set(xticks=[], xlabel=f"{len(names)} branches of clients")
+        return
+    size = 8 if len(names) <= 40 else 6
     axes.set_xticks([10 * i + 5 for i in range(len(names))], names, rotation=90, fontsize=size)
     for label, group in zip(axes.get_xticklabels(), drawing.groups, strict=True):
         label.set_color(GROUP_COLOURS[group % len(GROUP_COLOURS)])

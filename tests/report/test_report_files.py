@@ -111,6 +111,20 @@ def test_report_is_replaced_with_its_stale_pictures_and_nothing_else(write_run, 
     assert not any(name.endswith(".part") for name in names)
 
 
+def test_page_is_the_default_repeats_and_is_replaced(real_runs, write_run, tmp_path):
+    out, folder = tmp_path / "page.html", real_runs.as_uri()
+
+    written = write_report([folder], out)
+    text = out.read_text()
+    write_report([folder], out)
+
+    assert list(written.files) == [out]
+    assert written.report.tables[0].rows[0][2].text in text
+    assert out.read_text() == text
+    write_report([str(write_run("rhfl", 0, [0.5]))], out)
+    assert "fb_nll" not in out.read_text()[: text.index("<style>")]
+
+
 def test_a_file_that_is_no_report_stays(write_run, tmp_path):
     run = str(write_run("single", 0, [0.5]))
     page, picture = tmp_path / "page.md", tmp_path / "x_figures" / "accuracy.png"
