@@ -63,7 +63,7 @@ function axis(theme, title, more = {}) {
   return {
     title: { text: plain(title), standoff: 10, font: { size: 13, color: theme.quiet } },
     gridcolor: theme.rule, linecolor: theme.rule, tickcolor: theme.rule,
-    tickfont: { size: 12, color: theme.quiet },
+    tickfont: { size: theme.tick, color: theme.quiet },
     zeroline: false, automargin: true, ...more,
   };
 }
@@ -124,7 +124,8 @@ function drawHeatmap(drawing, view) {
       thickness: 8, outlinewidth: 0, len: 0.9, tickfont: { size: 11, color: view.theme.quiet },
     },
   };
-  if (drawing.annotate) { // zeros stay empty, so that the eye finds the rest
+  const room = (view.partWidth * 0.75) / columns.length;
+  if (drawing.annotate && room > 30) { // zeros stay empty, so that the eye finds the rest
     const text = drawing.values.map((row) => row.map((value) => (value ? +value.toFixed(2) : "")));
     Object.assign(trace, { text, texttemplate: "%{text}", textfont: { size: 11 } });
   }
@@ -197,14 +198,16 @@ function drawViolins(drawing, view) {
     const kept = values.filter((value) => value !== null);
     return {
       type: "violin", name: plain(name), meta: name, y: kept, x: kept.map(() => plain(name)),
-      width: Math.min(0.7, 0.2 * Object.keys(drawing.values).length),
+      width: 0.7,
       points: kept.length > 60 ? false : "all", jitter: 0.3, pointpos: 0, spanmode: "hard",
       box: { visible: true, width: 0.12 }, meanline: { visible: true }, hoveron: "violins+points",
       line: { color: onPage(style.colour, view.theme), width: 1.5 },
       fillcolor: onPage(style.colour, view.theme, 0.25), marker: { size: 4, opacity: 0.7 },
     };
   });
-  return { traces, keys: [], x: { type: "category", showgrid: false }, y: { title: drawing.y_label, hoverformat: ".4~g" } };
+  const beside = Math.max(0, 3 - traces.length) / 2; // one violin alone would fill the page
+  const x = { type: "category", showgrid: false, range: [-0.5 - beside, traces.length - 0.5 + beside] };
+  return { traces, keys: [], x, y: { title: drawing.y_label, hoverformat: ".4~g" } };
 }
 
 const DRAW = {
@@ -249,7 +252,8 @@ function plan(drawing, view) {
   const raw = partsOf(drawing);
   const parts = raw.length > 1 ? shareScale(raw) : raw;
   const isStacked = view.width < NARROW;
-  const height = partHeight(parts[0][1], view.width / (isStacked ? 1 : parts.length)) * (isStacked ? parts.length : 1);
+  view.partWidth = view.width / (isStacked ? 1 : parts.length);
+  const height = partHeight(parts[0][1], view.partWidth) * (isStacked ? parts.length : 1);
   const layout = baseLayout(view, height, parts.length > 1);
   const traces = [], keys = new Map();
   parts.forEach(([title, part], index) => {

@@ -31,8 +31,9 @@ function widthOf(figure) {
 
 function viewOf(figure) {
   const axes = Object.keys(figure.drawing.x_labels || {});
+  const width = widthOf(figure);
   return {
-    theme: themeNow(), off: state.off, muted: figure.muted, width: widthOf(figure),
+    theme: { ...themeNow(), tick: width < NARROW ? 11 : 12 }, off: state.off, muted: figure.muted, width,
     axis: axes.includes(state.axis) ? state.axis : axes[0], touch: matchMedia("(pointer: coarse)").matches,
   };
 }
