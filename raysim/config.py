@@ -38,7 +38,7 @@ _MISSING = object()
 class RunConfig:
     """Everything that decides a run.
 
-    ``runtime``, ``checkpoint`` and ``output`` do not change its bits.
+    ``runtime``, ``checkpoint``, ``output`` and ``track`` do not change its bits.
     """
 
     name: str = "run"
@@ -60,6 +60,8 @@ class RunConfig:
     checkpoint: CheckpointSettings = CheckpointSettings()
     output: str = "runs/{name}/{method}/seed{seed}"
     """Run directory, a path or a URL; {name}, {method}, {dataset} and {seed} are filled in."""
+    track: tuple[Literal["tensorboard", "mlflow"], ...] = ()
+    """Who gets the numbers of every round, besides rounds.jsonl."""
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, "seed", "must not be negative", got=self.seed)
@@ -140,7 +142,7 @@ def changed_keys(
     ours: RunConfig, theirs: RunConfig, ignore: Sequence[str] = ()
 ) -> list[tuple[str, Any, Any]]:
     """Return (path, our value, their value) of what differs, without the sections in ``ignore``."""
-    a, b = _flat(dump_config(ours)), _flat(dump_config(theirs))
+    a, b = flat_values(dump_config(ours)), flat_values(dump_config(theirs))
     keys = sorted(k for k in a.keys() | b.keys() if a.get(k, _MISSING) != b.get(k, _MISSING))
     return [(k, a.get(k), b.get(k)) for k in keys if k.split(".")[0] not in ignore]
 
@@ -383,11 +385,12 @@ def _dump(value: Any) -> Any:
     return value
 
 
-def _flat(plain: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+def flat_values(plain: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the values of a dumped config by their paths: train.lr -> 0.1."""
     flat: dict[str, Any] = {}
     for key, value in plain.items():
         where = _join(path, key)
-        flat.update(_flat(value, where) if isinstance(value, Mapping) else {where: value})
+        flat.update(flat_values(value, where) if isinstance(value, Mapping) else {where: value})
     return flat
 
 

@@ -10,7 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from raysim.config import RunConfig, changed_keys, choice_name, config_yaml, load_config
+from raysim.config import (
+    RunConfig,
+    changed_keys,
+    choice_name,
+    config_yaml,
+    dump_config,
+    flat_values,
+    load_config,
+)
 from raysim.context import RoundContext
 from raysim.data.world import DriverData
 from raysim.environment import describe_environment
@@ -28,8 +36,9 @@ from raysim.runtime.local import LocalFederation
 from raysim.runtime.placement import describe_plan
 from raysim.runtime.run_folder import RunFolder, records_digest
 from raysim.runtime.storage import below
+from raysim.trackers import check_trackers, tracking
 
-FREE_TO_CHANGE = ("runtime", "checkpoint", "output")
+FREE_TO_CHANGE = ("runtime", "checkpoint", "output", "track")
 """Sections that do not touch a run's bits, so that --resume accepts other values."""
 SMALL_JOB = 2e11
 """Multiply-adds of training (about a minute) up to which ``kind: auto`` needs no actors."""
@@ -82,6 +91,7 @@ class Experiment:
                 result = RunResult(self.folder.read("result.json"), self.folder.path)
                 yield Rounds(None, result)
                 return
+        check_trackers(self.config.track, self.folder)
         data = self.prepare()
         with self._federation(data, keep_actors=keep_actors) as federation:
             self._check_reachable(federation)
@@ -273,13 +283,18 @@ class Experiment:
         """Keep run.log and events.jsonl; yield who listens besides the caller's listeners."""
         config = self.config
         run = {"name": config.name, "method": choice_name(config.method), "seed": config.seed}
-        with keep_logs(self.folder, run=run, where=lambda: federation.where) as events:
+        facts = {**run, "dataset": choice_name(config.data.dataset)}
+        plain = flat_values(dump_config(config))
+        with (
+            keep_logs(self.folder, run=run, where=lambda: federation.where) as events,
+            tracking(config.track, self.folder, run=facts, parameters=plain) as told,
+        ):
             if isinstance(federation, LocalFederation):
-                yield [events]
+                yield [events, *told]
                 return
             from raysim.runtime.ray.metrics import RunMetrics
 
-            yield [events, RunMetrics(run, federation, self.folder)]
+            yield [events, *told, RunMetrics(run, federation, self.folder)]
 
 
 def _with_kernel(config: RunConfig) -> RunConfig:

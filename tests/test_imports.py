@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "frames": {"errors"},
     "results": {"errors", "frames", "report", "runtime"},
     "rounds": {"models", "results", "runtime"} | WAIST,
+    "trackers": {"trackers", "runtime"} | WAIST,
     "evaluator": {"core"} | WAIST,
     "context": {"data", "evaluator", "runtime"} | WAIST,
 }

@@ -17,6 +17,7 @@ from raysim.cli.options import import_option
 @import_option
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint, to the same bits.")
 @click.option("--force", is_flag=True, help="Replace what is in the run directory.")
+@click.option("--track", metavar="NAMES", help="tensorboard, mlflow, or both with a comma.")
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the result as one JSON object, last line."
@@ -27,6 +28,7 @@ def command(
     imports: tuple[str, ...],
     resume: bool,
     force: bool,
+    track: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -44,6 +46,8 @@ def command(
 
     if resume and force:
         raise ConfigError("--resume and --force contradict each other; give one of them")
+    if track is not None:
+        overrides = (*overrides, f"track=[{track}]")
     settings = load_config(config, overrides, imports=imports)
 
     from raysim.experiment import Experiment

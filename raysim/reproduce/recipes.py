@@ -27,7 +27,7 @@ from raysim.settings import did_you_mean
 
 Scale = Literal["full", "small"]
 SCALES: tuple[Scale, ...] = ("full", "small")
-FREE = ("runtime", "checkpoint", "output")
+FREE = ("runtime", "checkpoint", "output", "track")
 """Sections of a config that do not touch a run's bits."""
 PAPER_SEEDS = 5
 RCC_PFL = ("optimum", "rcc_pfl", "ifca_pfl", "single")
