@@ -23,7 +23,7 @@ def cluster(similarity: Array, count: int, linkage: str = "average") -> np.ndarr
             f"count must be in 1..{num_clients}, the number of clients, got {count}; "
             "change the number of groups"
         )
-    return _cut(merge_tree(similarity, linkage), num_clients, count)
+    return cut(merge_tree(similarity, linkage), count)
 
 
 def merge_tree(similarity: Array, linkage: str = "average") -> np.ndarray:
@@ -38,11 +38,12 @@ def merge_tree(similarity: Array, linkage: str = "average") -> np.ndarray:
     return np.asarray(hierarchy.linkage(condensed, method=linkage))
 
 
-def _cut(tree: np.ndarray, num_clients: int, count: int) -> np.ndarray:
-    """Return the groups after the first ``num_clients - count`` merges.
+def cut(tree: np.ndarray, count: int) -> np.ndarray:
+    """Return the groups of a merge table after its first ``K - count`` merges.
 
     SciPy's ``fcluster`` cuts at a height instead, which gives fewer groups when heights tie.
     """
+    num_clients = len(tree) + 1
     members = {client: [client] for client in range(num_clients)}
     for step, merge in enumerate(tree[: num_clients - count]):
         members[num_clients + step] = members.pop(int(merge[0])) + members.pop(int(merge[1]))

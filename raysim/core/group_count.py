@@ -1,0 +1,191 @@
+"""How many groups there are, read from the dendrogram, and how sure that is.
+
+A cut into M groups is good when the next merge is much higher than the last one (gap) and when
+clients are closer to their own group than to the next (silhouette); its score is the mean of both.
+Distances that chance explains count as equal. The yardstick is each client's similarity with
+itself, measured between two random halves of its samples: half as many samples vary sqrt(2) times
+as much. M is the cut with the best score, or 1 where even that is poor: no groups. Groups of one
+client are found only beside larger ones.
+
+Shapes: K clients, M groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raysim.core.clustering import cut, merge_tree
+from raysim.core.metrics import adjusted_rand
+from raysim.core.similarity import SMALLEST_RATIO
+from raysim.core.spectra import Array, as_numpy
+
+FEWEST_CLIENTS = 4
+"""With fewer, every cut looks as good as any other."""
+MOST_GROUPS = 50
+MOST_PER_CLIENT = 0.6
+"""Cuts into more groups than these two allow are not looked at: mostly pairs and single clients,
+whose heights say little."""
+CHANCE_FACTOR = 1.25  # ours: like SMALLEST_SCORE set on digits, MNIST, Fashion-MNIST and CIFAR-10
+"""Distances up to this many times the yardstick count as equal."""
+SMALLEST_SCORE = 0.28  # ours
+"""A best cut below this is no cut: M = 1."""
+REPETITIONS = 40
+MOST_REPEATED = 500
+"""Clients of one repetition: enough to see the groups, and K = 10,000 stays affordable."""
+SAME_GROUPS = 0.9
+"""Adjusted Rand index from which two groupings count as the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupCount:
+    """A number of groups with the reasons for it."""
+
+    count: int
+    groups: np.ndarray
+    """Each client's group (K,)."""
+    confidence: float
+    """Share of the repetitions that find the same groups (adjusted Rand index 0.9 or more)."""
+    scores: dict[int, float]
+    """Mean of gap and silhouette of every cut that was looked at, by M."""
+    chance: float
+    """Distance 1 - R that chance explains."""
+
+    @property
+    def best(self) -> int:
+        """The cut with the best score, also where it is too poor to count."""
+        return _best(self.scores)
+
+
+def choose_count(
+    similarity: Array,
+    own: Array,
+    linkage: str = "average",
+    *,
+    rng: np.random.Generator,
+    halves: Sequence[Array] = (),
+    repetitions: int = REPETITIONS,
+) -> GroupCount:
+    """Return the number of groups that R (K, K) shows.
+
+    Every repetition looks at four fifths of the clients, at most 500.
+
+    Parameters
+    ----------
+    own
+        Similarity of every client with itself, between two random halves of its samples (K,).
+    halves
+        R of the same clients on one half of their samples each; repetitions take turns with them.
+        None: they use R itself, and only the choice of clients varies.
+    """
+    full, selves = as_numpy(similarity), as_numpy(own).astype(np.float64)
+    _check(full, selves)
+    groups, scores = _best_cut(full, _chance(selves, 2), linkage)
+    others = [(as_numpy(half), 1) for half in halves] or [(full, 2)]
+    same = 0
+    for repetition in range(repetitions):
+        chosen = _some_clients(len(full), rng)
+        matrix, share = others[repetition % len(others)]
+        part, chance = matrix[np.ix_(chosen, chosen)], _chance(selves[chosen], share)
+        same += adjusted_rand(_best_cut(part, chance, linkage)[0], groups[chosen]) >= SAME_GROUPS
+    sure = same / repetitions if repetitions else float("nan")
+    return GroupCount(int(groups.max()) + 1, groups, sure, scores, _chance(selves, 2))
+
+
+def cut_scores(similarity: Array, tree: np.ndarray, chance: float = 0.0) -> dict[int, float]:
+    """Return the scores of the cuts into 2 to 0.6 K groups, at most 50.
+
+    The gap is 1 - h / h', between the last merge below the cut and the first above it. Distances
+    below ``chance`` count as that.
+    """
+    count = len(tree) + 1
+    heights = np.maximum(tree[:, 2], max(chance, np.finfo(np.float64).tiny))
+    most = min(math.ceil(MOST_PER_CLIENT * count), MOST_GROUPS)
+    finest = cut(tree, most)
+    sums = _summed_distances(as_numpy(similarity), finest)  # added up for every coarser cut
+    scores = {}
+    for m in range(2, most + 1):
+        groups = cut(tree, m)
+        member = np.zeros((most, m))
+        member[finest, groups] = 1.0
+        gap = 1.0 - heights[count - m - 1] / heights[count - m]
+        scores[m] = float((gap + _silhouettes(sums @ member, groups, chance).mean()) / 2)
+    return scores
+
+
+def silhouettes(similarity: Array, groups: np.ndarray) -> np.ndarray:
+    """Return (b - a) / max(a, b) of every client (K,).
+
+    a is its mean distance to its own group, b to the nearest other one; 0 where it is alone, or
+    where there is one group.
+    """
+    if int(np.max(groups)) == 0:
+        return np.zeros(len(groups))
+    return _silhouettes(_summed_distances(as_numpy(similarity), groups), groups, 0.0)
+
+
+def _summed_distances(similarity: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return each client's sum of 1 - R over the members of every group (K, M), float64."""
+    member = np.eye(int(np.max(groups)) + 1)[groups]
+    sums = np.empty(member.shape)
+    for start in range(0, len(sums), 1024):  # no second copy of a large R
+        rows = slice(start, start + 1024)
+        sums[rows] = (1.0 - similarity[rows].astype(np.float64)) @ member
+    return sums
+
+
+def _silhouettes(sums: np.ndarray, groups: np.ndarray, chance: float) -> np.ndarray:
+    """Return the silhouettes from each client's summed distances to the groups (K, M)."""
+    clients, sizes = np.arange(len(groups)), np.bincount(groups)
+    own = np.maximum(sums[clients, groups] / np.maximum(sizes[groups] - 1, 1), chance)
+    means = sums / sizes
+    means[clients, groups] = np.inf
+    other = np.maximum(means.min(axis=1), chance)
+    larger = np.maximum(own, other)
+    found = np.divide(other - own, larger, out=np.zeros(len(groups)), where=larger > 0)
+    return np.where(sizes[groups] == 1, 0.0, found)
+
+
+def _chance(own: np.ndarray, halves: int) -> float:
+    """Return the distance that chance explains between clients of as many halves of their samples.
+
+    On the scale -log R, where distances add up and do not end at 1.
+    """
+    spread = -np.log(np.clip(own, SMALLEST_RATIO, 1.0)).mean()
+    return 1.0 - math.exp(-CHANCE_FACTOR * spread / math.sqrt(halves))
+
+
+def _best_cut(
+    similarity: np.ndarray, chance: float, linkage: str
+) -> tuple[np.ndarray, dict[int, float]]:
+    """Return the groups of the best cut, one group where it is poor, and all scores."""
+    tree = merge_tree(similarity, linkage)
+    scores = cut_scores(similarity, tree, chance)
+    best = _best(scores)
+    return cut(tree, best if scores[best] >= SMALLEST_SCORE else 1), scores
+
+
+def _best(scores: dict[int, float]) -> int:
+    return max(scores, key=lambda m: scores[m])  # of equal ones the fewest groups
+
+
+def _some_clients(num_clients: int, rng: np.random.Generator) -> np.ndarray:
+    """Return four fifths of the clients, at least one less than all, ascending."""
+    left = num_clients - max(num_clients // 5, 1)
+    return np.sort(rng.choice(num_clients, min(left, MOST_REPEATED), replace=False))
+
+
+def _check(similarity: np.ndarray, own: np.ndarray) -> None:
+    if similarity.ndim == 2 and len(similarity) < FEWEST_CLIENTS:
+        raise ValueError(
+            f"at least {FEWEST_CLIENTS} clients are needed to see how many groups there are, got "
+            f"{len(similarity)}; name the number of groups"
+        )
+    if own.shape != similarity.shape[:1] or not np.isfinite(own).all():
+        raise ValueError(
+            f"own must hold one finite similarity per client ({len(similarity)}), got shape "
+            f"{own.shape}; compare two halves of every client's samples"
+        )
