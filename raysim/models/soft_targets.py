@@ -1,0 +1,43 @@
+"""Soft labels in torch: their cross-entropy, regularisers of predictions, sharpening, mixing.
+
+B samples, C classes. torch is loaded when a function is called, not with this module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def soft_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean over samples of -sum_c s_c log p_c; ``targets`` s (B, C)."""
+    return -(targets * logits.log_softmax(dim=1)).sum(dim=1).mean()
+
+
+def prediction_entropy(logits: torch.Tensor) -> torch.Tensor:
+    """Return the mean over samples of -sum_c p_c log p_c."""
+    log_p = logits.log_softmax(dim=1)
+    return -(log_p.exp() * log_p).sum(dim=1).mean()
+
+
+def prior_divergence(logits: torch.Tensor, prior: torch.Tensor | None = None) -> torch.Tensor:
+    """Return KL(prior || mean prediction of the batch); ``prior`` (C,), None: uniform."""
+    import torch
+
+    count, classes = logits.shape
+    prior = torch.full_like(logits[0], 1.0 / classes) if prior is None else prior
+    log_mean = logits.log_softmax(dim=1).logsumexp(dim=0) - torch.tensor(float(count)).log()
+    return (torch.xlogy(prior, prior) - prior * log_mean).sum()
+
+
+def sharpened(probabilities: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Return p^(1/T), rows normalised."""
+    powers = probabilities ** (1.0 / temperature)
+    return powers / powers.sum(dim=1, keepdim=True)
+
+
+def mixed(values: torch.Tensor, order: torch.Tensor, share: float) -> torch.Tensor:
+    """Return each row mixed with the row that ``order`` names; ``share`` is its own part."""
+    return share * values + (1.0 - share) * values[order]
