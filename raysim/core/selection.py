@@ -56,3 +56,47 @@ def clean_posterior(losses: np.ndarray, *, seed: int = 0, steps: int = 100) -> n
         warnings.simplefilter("ignore", ConvergenceWarning)  # few steps are asked for
         found: np.ndarray = mixture.fit(scaled[:, None]).predict_proba(scaled[:, None])
     return found[:, int(np.argmin(mixture.means_[:, 0]))]
+
+
+# ---- past predictions, oldest first --------------------------------------------------------------
+
+EMPTY = -1
+"""In a history of labels (N, Q): no prediction yet. In one of probabilities: zeros."""
+
+
+def appended(history: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the history (N, Q, ...) without its oldest entry and with ``values`` (N, ...) last."""
+    return np.concatenate([history[:, 1:], values[:, None].astype(history.dtype)], axis=1)
+
+
+def mean_prediction(history: np.ndarray) -> np.ndarray:
+    """Return the mean (N, C) over what a history of probabilities (N, Q, C) holds; 0 if nothing."""
+    total = history.sum(axis=1, dtype=np.float64)
+    filled = (history.sum(axis=2) > 0).sum(axis=1)  # a prediction sums to one
+    means: np.ndarray = total / np.maximum(filled, 1)[:, None]
+    return means
+
+
+def label_uncertainty(history: np.ndarray, classes: int) -> np.ndarray:
+    """Return F (N,), the entropy of past labels (N, Q) over log C (SELFIE, Eq. 3).
+
+    Infinite where fewer than Q predictions were made.
+    """
+    shares = _label_counts(history, classes) / history.shape[1]
+    logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
+    entropy = -(shares * logs).sum(axis=1) / max(math.log(classes), ROUNDING)
+    return np.where((history == EMPTY).any(axis=1), np.inf, np.maximum(entropy, 0.0))
+
+
+def majority(history: np.ndarray, classes: int) -> np.ndarray:
+    """Return the most frequent past label (N,); of several the one that was predicted first."""
+    counts = _label_counts(history, classes)
+    often = np.take_along_axis(counts, np.maximum(history, 0), axis=1) * (history != EMPTY)
+    first = often.argmax(axis=1)
+    found: np.ndarray = history[np.arange(len(history)), first]
+    return found
+
+
+def _label_counts(history: np.ndarray, classes: int) -> np.ndarray:
+    counts: np.ndarray = (history[:, :, None] == np.arange(classes)).sum(axis=1)
+    return counts
