@@ -34,6 +34,7 @@ MAY_IMPORT = {
 """Parts of raysim that each part may import; those not named here (config, experiment, cli) are
 the ones that put the others together."""
 MAY_IMPORT_CONFIG = {
+    "compare",
     "config",
     "experiment",
     "model_files",

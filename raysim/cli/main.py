@@ -15,6 +15,7 @@ VERBS = {
     "run": "run",
     "watch": "watch",
     "show": "show",
+    "compare": "compare",
     "report": "report",
     "predict": "predict",
     "export": "export",

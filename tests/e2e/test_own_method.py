@@ -105,9 +105,14 @@ def test_it_groups_by_labels_and_counts_what_clients_send(told):
 
 def test_the_commands_of_the_example_work_as_written(command, tmp_path):
     shutil.copy(EXAMPLE, tmp_path)
-    line = next(x for x in EXAMPLE.read_text().splitlines() if "raysim run" in x).split()
+    lines = [x.split() for x in EXAMPLE.read_text().splitlines() if x.startswith("    raysim ")]
 
-    done = command(*line[1:], *SHORT[1:])
+    done = command(*lines[0][1:], *SHORT[1:])
+    compared = command(*lines[1][1:], "train.rounds=1", "name=words")
+
+    assert [line[1] for line in lines] == ["run", "compare"]
+    assert compared.code == 0, compared.err
+    assert (tmp_path / "runs/words/comparison/report.html").is_file()
 
     assert done.code == 0, done.err
     assert "label_groups" in done.out
