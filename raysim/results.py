@@ -120,8 +120,8 @@ class RunResult:
         """Return one row per client: task, group, samples, accuracy, share of wrong labels."""
         return frame(self._client_rows())
 
-    def report(self, out: str | Path = "report.html") -> Path:
-        """Write the report of this run."""
+    def report(self, out: str | Path = "report.html") -> list[Path]:
+        """Write the report of this run; return its files."""
         return Results([self]).report(out)
 
     def _client_rows(self) -> list[dict[str, Any]]:
@@ -163,12 +163,11 @@ class Results(list[RunResult]):
         """Return one row per run."""
         return frame([r._row() for r in self])
 
-    def report(self, out: str | Path = "report.html") -> Path:
-        """Write one self-contained HTML page about these runs, as ``raysim report`` does."""
-        from raysim.report.write import write_report
+    def report(self, out: str | Path = "report.html") -> list[Path]:
+        """Write tables and figures of these runs, as ``raysim report`` does; return the files."""
+        from raysim.report.writer import write_report
 
-        write_report([absolute(r.run_dir) for r in self], Path(out))
-        return Path(out)
+        return list(write_report([absolute(r.run_dir) for r in self], out).files)
 
     def __repr__(self) -> str:
         return f"Results({super().__repr__()})"

@@ -107,6 +107,11 @@ class Round:
         parts += [f"accuracy {self.accuracy:.4f}"] if self.accuracy is not None else []
         parts += [f"loss {self.loss:.4f}"] if self.loss is not None else []
         parts += [f"ARI {self.record['ari']:.3f}"] if "ari" in self.record else []
+        if "labels" in self.record:
+            labels = self.record["labels"]
+            parts.append(
+                f"wrong labels {labels['noise_before']:.3f} -> {labels['noise_after']:.3f}"
+            )
         return f"Round({', '.join(parts)})"
 
 
