@@ -1,7 +1,7 @@
 """FedFixer: a global and a personal model pick clean samples for each other (Ji et al. 2024).
 
 Deviations from the paper, each as in the authors' released code, which gives the printed numbers
-(``parity: paper`` is the printed algorithm):
+(``parity: paper`` is the printed algorithm, errata entry 9):
 - beta grows from 0 over the first rounds, and every step is divided by 1 + beta;
 - the personal model makes five steps per batch, with a weight decay of 0.001;
 - the global model's own step uses the personal learning rate, and its gradient is the one before

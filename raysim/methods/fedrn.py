@@ -32,6 +32,8 @@ class FedRn:
     """Rounds of plain FedAvg first; null: a fifth of train.rounds (100 of 500)."""
     choice: Literal["reliable", "random"] = "reliable"
     """Random neighbours are the paper's ablation."""
+    tune: bool = True
+    """Fine-tune the neighbours' heads before they judge; false is the paper's ablation."""
     probe: Literal["softmax", "logits"] = "softmax"  # the released code compares logits
     privileges: ClassVar[tuple[str, ...]] = ()
     uses: ClassVar[tuple[str, ...]] = ()

@@ -96,9 +96,13 @@ def confident_loss(
     return own - strength * expected
 
 
-def sieve(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return which samples are taken for clean: CE(f(x), y) <= mean_c CE(f(x), c)."""
-    return confident_loss(logits, labels, 1.0) <= 0
+def sieve(logits: torch.Tensor, labels: torch.Tensor, *, strict: bool = False) -> torch.Tensor:
+    """Return which samples are taken for clean: CE(f(x), y) <= mean_c CE(f(x), c).
+
+    ``strict``: below it, as FedFixer's Eq. (3) prints it; the released code has <=.
+    """
+    excess = confident_loss(logits, labels, 1.0)
+    return excess < 0 if strict else excess <= 0
 
 
 def confidence_strength(epoch: int, *, epochs: int, warmup: int, largest: float) -> float:

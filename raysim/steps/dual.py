@@ -39,8 +39,8 @@ class DualStep:
     keeps_personal: bool = False
     """The personal model goes on from its last round."""
     literal: bool = False
-    """The printed algorithm: beta constant, no division by 1 + beta, empirical prior, gradient
-    after the pull, eta for the global model, no decay."""
+    """The printed algorithm: beta constant, no division by 1 + beta, the client's own label shares
+    as prior, strict selection, gradient after the pull, eta for the global model, no decay."""
 
     def strength(self, epoch: int, epochs: int) -> float:
         """Return beta."""
@@ -81,7 +81,7 @@ def train_sifted(own: Session, step: DualStep, *, round_id: int) -> np.ndarray:
     for epoch, batch in own.batches():
         beta = step.strength(round_id * own.train.epochs + epoch, own.train.epochs)
         found = own.networks[1](batch.images)
-        chosen = _selected(found, batch, round_id > step.warmup)
+        chosen = _selected(found, batch, round_id > step.warmup, step.literal)
         private = mean_of(confident_loss(found, batch.labels, beta), chosen)
         _move(own.weights(1), gradients(private, own.weights(1)), own.train.lr / (1.0 + beta))
         losses = cross_entropy(own.networks[0](batch.images), batch.labels, reduction="none")
@@ -106,11 +106,11 @@ def _dual_step(
     """Move theta, then w; return the loss of w and the samples that trained it."""
     shared, personal = own.weights(0), own.weights(1)
     outputs = own.networks[0](batch.images)
-    by_shared = _selected(outputs, batch, selects)  # b_w
+    by_shared = _selected(outputs, batch, selects, step.literal)  # b_w
     small = step.personal_lr * lr  # zeta'
     for _ in range(step.inner_steps):
         found = own.networks[1](batch.images)
-        by_personal = _selected(found, batch, selects)  # b_theta
+        by_personal = _selected(found, batch, selects, step.literal)  # b_theta
         fit = mean_of(losses(found), by_shared if step.alternate else by_personal)
         pulled = _gap(personal, shared)
         moves = gradients(fit, personal)
@@ -135,18 +135,18 @@ def _single_step(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Move w by the samples it selects itself."""
     outputs = own.networks[0](batch.images)
-    chosen = _selected(outputs, batch, selects)
+    chosen = _selected(outputs, batch, selects, step.literal)
     fit = mean_of(losses(outputs), chosen)
     _move(own.weights(0), gradients(fit, own.weights(0)), lr)
     return fit, chosen
 
 
-def _selected(outputs: torch.Tensor, batch: Batch, selects: bool) -> torch.Tensor:
+def _selected(outputs: torch.Tensor, batch: Batch, selects: bool, strict: bool) -> torch.Tensor:
     import torch
 
     if not selects:
         return torch.ones_like(batch.labels, dtype=torch.bool)
-    return sieve(outputs.detach(), batch.labels)
+    return sieve(outputs.detach(), batch.labels, strict=strict)
 
 
 def _values(weights: list[torch.Tensor]) -> list[torch.Tensor]:

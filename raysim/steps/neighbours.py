@@ -30,11 +30,13 @@ def neighbour_round(
     *,
     each: Mapping[ClientId, Mapping[str, Any]],
     probe: str,
+    tune: bool,
     server: Any,
 ) -> State:
     """Train ``chosen`` on what their judges select; keep their models, expertise and probes."""
     state = state if state.models else with_initial(context, state)
-    shared = {"kernel": context.config.train.kernel, "probe": probe, "server": server}
+    shared = {"kernel": context.config.train.kernel, "probe": probe, "tune": tune}
+    shared["server"] = server
     homes = {k: state.groups[k] for k in chosen}
     handles = {g: state.models[group_model(g)] for g in sorted(set(homes.values()))}
     state, replies = train_groups_by(judged_task, context, state, chosen, each=each, **shared)
@@ -141,7 +143,8 @@ def _judged(own: Session, arguments: Mapping[str, Any]) -> np.ndarray:
     sure = sure if len(sure) else np.arange(len(own.labels))  # S_aux
     for tree in others:
         own.load(1, tree)
-        own.tune_head(1, among=sure)
+        if arguments["tune"]:
+            own.tune_head(1, among=sure)
         posterior.append(_posterior(own, own.tree(1), arguments))
     mask = ensemble(np.stack(posterior), np.array(arguments["scores"])) > THRESHOLD
     return mask if mask.any() else np.ones_like(mask)

@@ -46,6 +46,23 @@ def test_the_sieve_keeps_labels_no_worse_than_the_mean():
     assert sieve(logits_of(*rows), torch.tensor([0, 2, 1]))[:2].tolist() == [True, False]
 
 
+def test_equal_to_the_mean_is_kept_unless_strict():
+    flat = torch.zeros(1, 2)  # both losses are log 2
+
+    assert sieve(flat, torch.tensor([0])).item()
+    assert not sieve(flat, torch.tensor([0]), strict=True).item()
+
+
+def test_a_label_more_probable_than_chance_is_always_kept():
+    # Theorem 1 of FedFixer: p_y > 1 / C implies selection.
+    logits = torch.tensor(stream(0, "test.theorem").normal(scale=3.0, size=(500, 4)))
+    labels = torch.tensor(stream(1, "test.theorem").integers(0, 4, 500))
+    likely = torch.softmax(logits, dim=1).gather(1, labels[:, None])[:, 0] > 0.25
+
+    assert 50 < likely.sum() < 450
+    assert sieve(logits, labels)[likely].all()
+
+
 @pytest.mark.parametrize(
     ("epoch", "beta"), [(0, 0.0), (3, 0.0), (4, 0.0), (4 + 19, 2.0), (100, 2.0), (4 + 10, 20 / 19)]
 )
