@@ -114,7 +114,7 @@ def test_labels_of_other_images_are_refused(tmp_path):
     write_labels(tmp_path, worse_label=CLEAN)
     noise = Human(path=str(tmp_path))
 
-    with pytest.raises(DataError, match=r"got 30 images \(26 true labels differ\); use the whole"):
+    with pytest.raises(DataError, match=r"got 30 images \(26 true labels differ\); set data.data"):
         corrupt(noise, labels=np.sort(CLEAN))
     with pytest.raises(DataError, match=r"got 29 images \(another number\)"):
         corrupt(noise, labels=CLEAN[:29])

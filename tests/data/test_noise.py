@@ -243,6 +243,6 @@ def test_task_dependent_noise_needs_a_second_task(kind):
 
     assert str(error.value) == (
         f"data.noise.kind {kind.choice_name} flips labels to a class outside the client's task, "
-        "got a single task of 2 classes; raise data.partition.groups to 2 or more, or set "
-        "data.noise.kind to uniform"
+        "got a single task of 2 classes; use data.partition.kind tasks with groups of 2 or more, "
+        "or set data.noise.kind to uniform"
     )

@@ -93,6 +93,7 @@ def _check_same_images(clean: np.ndarray, labels: np.ndarray, path: Path) -> Non
     same = clean.shape == labels.shape
     found = f"{np.count_nonzero(clean != labels)} true labels differ" if same else "another number"
     raise DataError(
-        f"{path} labels the {len(clean)} training images of CIFAR in their original order, got "
-        f"{len(labels)} images ({found}); use the whole data.dataset cifar10 or cifar100"
+        f"data.noise.kind human: {path} labels the {len(clean)} training images of CIFAR in their "
+        f"original order, got {len(labels)} images ({found}); set data.dataset to cifar10 or "
+        "cifar100, or choose another noise"
     )

@@ -86,6 +86,6 @@ def _check_other_task(split: Split, kind: str) -> None:
     if len(split.tasks) < 2:
         raise ConfigError(
             f"data.noise.kind {kind} flips labels to a class outside the client's task, got a "
-            f"single task of {len(split.tasks[0])} classes; raise data.partition.groups to 2 or "
-            "more, or set data.noise.kind to uniform"
+            f"single task of {len(split.tasks[0])} classes; use data.partition.kind tasks with "
+            "groups of 2 or more, or set data.noise.kind to uniform"
         )
