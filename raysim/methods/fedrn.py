@@ -82,5 +82,7 @@ class FedRn:
                 choice=self.choice,
             )
         server = replace(context.config.server, weights="samples")
-        state = neighbour_round(context, state, chosen, each=each, probe=self.probe, server=server)
+        state = neighbour_round(
+            context, state, chosen, each=each, probe=self.probe, tune=self.tune, server=server
+        )
         return evaluated(context, state)
