@@ -52,6 +52,7 @@ ACTIVE = {
     "cores2_local": ("method.warmup=2", "method.confidence=1.0"),
     "fedrn": ("method.warmup_rounds=2",),
     "fedfixer": ("method.warmup=2", "method.confidence=1.0", "method.inner_steps=2"),
+    "selfie": ("method.history=2",),
 }
 """Settings with which a method does in a few rounds what it waits for otherwise."""
 
