@@ -73,10 +73,13 @@ class RoundContext:
         self.entry["selection"], scores = self.evaluator.selection(selected)
         self.artifact("client_f_score", scores)
 
-    def observe_noisy(self, clients: Sequence[ClientId]) -> None:
+    def observe_noisy(
+        self, clients: Sequence[ClientId], scores: Mapping[ClientId, float] | None = None
+    ) -> None:
         """Record who is taken for noisy and how right that is."""
         found = [int(k) for k in clients]
-        self.entry["noisy_clients"] = {"found": found, **self.evaluator.noisy_clients(found)}
+        judged = self.evaluator.noisy_clients(found, scores)
+        self.entry["noisy_clients"] = {"found": found, **judged}
 
     def artifact(self, name: str, array: np.ndarray) -> None:
         """Keep an array in the run directory."""

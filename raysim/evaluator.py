@@ -12,6 +12,7 @@ import numpy as np
 
 from raysim.core.metrics import (
     adjusted_rand,
+    auroc,
     clean_selection,
     client_noise,
     confusion,
@@ -95,14 +96,23 @@ class Evaluator:
         """Return how many samples of each class every client holds (K, C)."""
         return label_counts([self._true[k] for k in sorted(self._true)], classes)
 
-    def noisy_clients(self, found: Sequence[ClientId]) -> dict[str, float | None]:
-        """Score clients taken for noisy (metrics.md section 4); null where it is undefined."""
+    def noisy_clients(
+        self, found: Sequence[ClientId], scores: Mapping[ClientId, float] | None = None
+    ) -> dict[str, float | None]:
+        """Score clients taken for noisy (metrics.md section 4); null where it is undefined.
+
+        With ``scores``, higher for those that look noisier, also their AUROC.
+        """
         noisy = {k for k in self._true if (self._true[k] != self._given[k]).any()}
         hits = len(noisy & set(found))
         precision = hits / len(found) if found else None
         recall = hits / len(noisy) if noisy else None
         total = len(found) + len(noisy)
-        return {"precision": precision, "recall": recall, "f1": 2 * hits / total if total else None}
+        f1 = 2 * hits / total if total else None
+        judged = {"precision": precision, "recall": recall, "f1": f1}
+        if scores is None:
+            return judged
+        return {**judged, "auroc": auroc([k in noisy for k in scores], [*scores.values()])}
 
     def tasks(self) -> dict[ClientId, GroupId]:
         """Return the true group of every client: a declared privilege of the optimum baseline."""

@@ -283,8 +283,13 @@ class Context(Protocol):
         """Let the evaluator score which samples a method judges to be labelled right."""
         ...
 
-    def observe_noisy(self, clients: Sequence[ClientId]) -> None:
-        """Let the evaluator score clients that a method takes for noisy."""
+    def observe_noisy(
+        self, clients: Sequence[ClientId], scores: Mapping[ClientId, float] | None = None
+    ) -> None:
+        """Let the evaluator score clients that a method takes for noisy.
+
+        ``scores``, higher for those that look noisier, add an AUROC to the record.
+        """
         ...
 
     def artifact(self, name: str, array: np.ndarray) -> None:

@@ -35,6 +35,14 @@ def test_clients_taken_for_noisy_are_scored_against_those_with_wrong_labels():
     assert clean.noisy_clients([]) == {"precision": None, "recall": None, "f1": None}
 
 
+def test_soft_scores_of_clients_add_an_auroc():
+    # Clients 0 and 1 are noisy: of the pairs (0, 2) and (1, 2) both, one or none are in order.
+    for scores, expected in (((3, 2, 1), 1.0), ((3, 1, 2), 0.5), ((1, 1, 3), 0.0)):
+        by_client = dict(enumerate(scores))
+        assert evaluator().noisy_clients([], by_client)["auroc"] == expected
+        assert Evaluator(TRUE, TRUE, (0, 0, 1)).noisy_clients([], by_client)["auroc"] is None
+
+
 def test_true_groups_score_one_under_any_names():
     assert grouping((0, 0, 1, 1), (5, 5, 2, 2)) == {"ari": 1.0, "purity": 1.0}
 
