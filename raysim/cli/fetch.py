@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="New run directory; default: runs/{name}/{method}/seed{seed}.",
 )
-@click.option("--models", is_flag=True, help="With checkpoint/: models and clients' memory.")
+@click.option("--models", is_flag=True, help="With models/ and checkpoint/: also clients' memory.")
 @click.option("--force", is_flag=True, help="Replace a run directory that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def command(

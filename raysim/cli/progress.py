@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from raysim.runtime.coordinator import Event, Listener
@@ -118,7 +119,7 @@ def _live(experiment: Any) -> Iterator[Listener]:
 
     config = experiment.config
     story = Story(title_of(config), stages=stages_of(config))
-    story.message = "loading data, starting actors"
+    story.message, story.started = "loading data, starting actors", datetime.now(UTC)
     warnings = _Warnings(story)
     screen = Live(
         get_renderable=lambda: Screen(story.view()),
@@ -153,7 +154,9 @@ class _Warnings(logging.Handler):
 
 def _tell(story: Story, event: Event, experiment: Any) -> None:
     if event.kind == "start":
+        began = story.started  # the clock goes on from the setup
         story.add_event({"event": "start"})
+        story.started = began
         story.meet(experiment.folder.read("environment.json")["actors"])
         for record in experiment.folder.records(event.round):  # of the run that is resumed
             story.add_record(record)

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+NAMES = (
+    *("method", "dataset", "seed", "rounds", "accuracy %", "ARI", "noise before %"),
+    *("noise after %", "up MB", "down MB", "seconds"),
+)
+WIDE = 110
+"""Columns that the table needs."""
+
 
 def print_result(summary: Mapping[str, Any]) -> None:
-    """Print one run."""
-    print_results([summary])
+    """Print one run; on a narrow terminal a line per value."""
+    if _console().width >= WIDE:
+        print_results([summary])
+    else:
+        for name, value in zip(NAMES, _row(summary), strict=True):
+            _console().print(f"{name:<14} {value}", highlight=False)
     _console().print(f"run directory  {summary['run_dir']}", soft_wrap=True)
 
 
@@ -17,8 +28,7 @@ def print_results(summaries: Sequence[Mapping[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    names = ("method", "dataset", "seed", "rounds", "accuracy %", "ARI", "noise before %")
-    for i, name in enumerate((*names, "noise after %", "up MB", "down MB", "seconds")):
+    for i, name in enumerate(NAMES):
         table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
     for summary in summaries:
         table.add_row(*_row(summary))

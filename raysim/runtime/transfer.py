@@ -38,13 +38,14 @@ TRIES = 5
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 _NAMES = re.compile(
     rf"(?:{'|'.join(map(re.escape, OWN))}"
-    rf"|artifacts/{_WORD}\.npy|(?P<model>checkpoint/(?:{_WORD}/)?{_WORD}\.(?:json|npz)))",
+    rf"|artifacts/{_WORD}\.npy|(?P<model>checkpoint/(?:{_WORD}/)?{_WORD}\.(?:json|npz)"
+    rf"|models/{_WORD}\.(?:json|safetensors)))",
     re.ASCII,
 )
 
 
 def belongs(name: str, *, models: bool) -> bool:
-    """Whether a path is one of a run directory; ``models`` lets checkpoints in."""
+    """Whether a path is one of a run directory; ``models`` lets models and checkpoints in."""
     found = _NAMES.fullmatch(name)
     return found is not None and (models or found["model"] is None)
 
@@ -63,9 +64,9 @@ def _files(storage: Storage, *, models: bool) -> Iterator[tuple[str, IO[bytes]]]
     manifests = _manifests(storage) if models else {}
     for name, content in manifests.items():
         yield name, io.BytesIO(content)
-    for folder in ("", "artifacts"):
+    for folder in ("", "artifacts", "models"):
         for name in (f"{folder}/{n}".lstrip("/") for n in storage.names(folder)):
-            if belongs(name, models=False):
+            if belongs(name, models=models):
                 with storage.open(name) as source:
                     yield name, source
     digests = set().union(*(objects_of(verified(m) or {}) for m in manifests.values()))

@@ -37,6 +37,9 @@ def run(tmp_path):
         "result.json": b"{}",
         "events.jsonl": b"{}\n" * 3,
         "artifacts/similarity.npy": os.urandom(50_000),
+        "models/group-0.safetensors": os.urandom(3_000),
+        "models/index.json": b"{}",
+        "models/notes.txt": b"private",
         ".lock": b"",
         "notes.txt": b"private",
         "artifacts/.secret.npy": b"private",
@@ -95,6 +98,8 @@ def test_what_was_sent_arrives_whatever_the_log_is_cut_into(run, tmp_path, model
     before = contents(run)
     assert contents(home) == {n: c for n, c in before.items() if belongs(n, models=models)}
     assert ("checkpoint/manifest.json" in contents(home)) is models
+    assert ("models/group-0.safetensors" in contents(home)) is models
+    assert "models/notes.txt" not in contents(home)
     assert "notes.txt" not in contents(home)
 
 
