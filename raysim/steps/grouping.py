@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from raysim.core.clustering import cluster
+from raysim.core.group_count import FEWEST_CLIENTS, GroupCount, choose_count
 from raysim.core.landmarks import choose_landmarks, group_by_landmarks, landmark_similarity
 from raysim.core.spectra import Spectrum
 from raysim.errors import ConfigError
@@ -20,7 +21,14 @@ from raysim.protocols import ClientId, Context, State, Step
 from raysim.seeding import stream
 from raysim.settings import check, settings
 from raysim.steps.arrays import to_numpy
-from raysim.steps.relevance import WIRE, curve_task, relevance_task, spectrum_task, vectors_task
+from raysim.steps.relevance import (
+    WIRE,
+    curve_task,
+    relevance_task,
+    self_task,
+    spectrum_task,
+    vectors_task,
+)
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +37,9 @@ log = logging.getLogger(__name__)
 class GroupingSettings:
     """How clients are compared and clustered."""
 
-    groups: int | None = None
-    """M; null: the partition's number of tasks."""
+    groups: int | Literal["auto"] | None = None
+    """M; null: the partition's number of tasks; auto: what the dendrogram shows
+    (``core.group_count``), with how sure it is in the record."""
     rank: int | Literal["auto", "threshold", "full"] = "auto"
     """q, eigenvectors compared.
 
@@ -53,9 +62,8 @@ class GroupingSettings:
     """
 
     def __post_init__(self) -> None:
-        check(
-            self.groups is None or self.groups >= 1, "groups", "must be at least 1", got=self.groups
-        )
+        ok = not isinstance(self.groups, int) or self.groups >= 1
+        check(ok, "groups", "must be at least 1", got=self.groups)
         check(
             isinstance(self.rank, str) or self.rank >= 1,
             "rank",
@@ -79,8 +87,10 @@ class GroupingSettings:
             got=self.curve,
         )
 
-    def count(self, config: Any) -> int:
-        """Return M."""
+    def count(self, config: Any) -> int | None:
+        """Return M; None where it is to be found."""
+        if self.groups == "auto":
+            return None
         return int(config.data.partition.groups if self.groups is None else self.groups)
 
     def num_offered(self, full: Spectrum) -> int:
@@ -99,6 +109,9 @@ class GroupingSettings:
         ``at`` is where these settings are in the config, for the message.
         """
         count, clients = self.count(config), config.data.partition.clients
+        if count is None:
+            _check_enough_to_count(self.landmarks or clients, at)
+            count = 1
         if count > clients:
             where = "data.partition.groups" if self.groups is None else f"{at}.groups"
             raise ConfigError(
@@ -112,6 +125,14 @@ class GroupingSettings:
                 f"{at}.rank is {self.rank}, above the feature dimension {dimension} of "
                 f"data.features; lower {at}.rank or choose larger features"
             )
+
+
+def _check_enough_to_count(compared: int, at: str) -> None:
+    if compared < FEWEST_CLIENTS:
+        raise ConfigError(
+            f"{at}.groups is auto, which needs at least {FEWEST_CLIENTS} clients (or landmarks), "
+            f"got {compared}; name the number of groups"
+        )
 
 
 def _check_landmarks(landmarks: int, groups: int, clients: int, at: str) -> None:
@@ -148,7 +169,10 @@ def _label_all_pairs(context: Context, how: GroupingSettings) -> np.ndarray:
     similarity, rank = exchange(context, how)
     context.artifact("similarity", similarity)
     context.record(rank=rank)
-    return cluster(similarity, how.count(context.config), linkage=how.linkage)  # HAC on R
+    count = how.count(context.config)
+    if count is None:
+        return _found_count(context, how, similarity, context.federation.clients, rank).groups
+    return cluster(similarity, count, linkage=how.linkage)  # HAC on R
 
 
 def _label_by_landmarks(context: Context, how: GroupingSettings) -> np.ndarray:
@@ -156,7 +180,31 @@ def _label_by_landmarks(context: Context, how: GroupingSettings) -> np.ndarray:
     context.artifact("landmark_similarity", similarity)
     context.artifact("landmarks", landmarks)
     context.record(rank=rank, landmarks=len(landmarks))
-    return group_by_landmarks(similarity, landmarks, how.count(context.config), how.linkage)
+    count = how.count(context.config)
+    if count is None:
+        on = [context.federation.clients[i] for i in landmarks]
+        count = _found_count(context, how, similarity[landmarks], on, rank).count
+    return group_by_landmarks(similarity, landmarks, count, how.linkage)
+
+
+def _found_count(
+    context: Context,
+    how: GroupingSettings,
+    similarity: np.ndarray,
+    on: Sequence[ClientId],
+    rank: int,
+) -> GroupCount:
+    """Return how many groups the clients ``on`` show; each sends one number about itself."""
+    seed = context.config.seed
+    shared = {"arrays": context.config.arrays, "rank": rank, "seed": seed}
+    own = context.federation.map(self_task, on=on, **shared)
+    context.sent("up", "self_similarity", len(own) * np.dtype(WIRE).itemsize)
+    found = choose_count(
+        similarity, np.array([*own.values()]), how.linkage, rng=stream(seed, "group_count")
+    )
+    scores = {str(m): round(score, 6) for m, score in found.scores.items()}
+    context.record(auto={"count": found.count, "confidence": found.confidence, "scores": scores})
+    return found
 
 
 def exchange(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
@@ -166,7 +214,7 @@ def exchange(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
     context.sent("down", "eigenvectors", (count - 1) * rows.nbytes)  # relayed by the server
     answers = _answers(context, how, context.federation.clients, rows)
     context.sent("up", "relevance", count * (count - 1) * np.dtype(WIRE).itemsize)
-    return _symmetric_in_place(np.stack(answers)), rank
+    return symmetric_in_place(np.stack(answers)), rank
 
 
 def exchange_with_landmarks(
@@ -234,7 +282,7 @@ def _curve(context: Context, how: GroupingSettings, groups: Mapping[ClientId, in
     return np.divide(total, pairs, out=np.full(total.shape, np.nan), where=pairs > 0)
 
 
-def _symmetric_in_place(r: np.ndarray) -> np.ndarray:
+def symmetric_in_place(r: np.ndarray) -> np.ndarray:
     """Return R (Eq. 6) in the memory of r: at K = 10,000 every copy is 400 MB."""
     for k in range(len(r)):
         mean = (r[k, k + 1 :] + r[k + 1 :, k]) / 2

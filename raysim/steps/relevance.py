@@ -22,9 +22,11 @@ from raysim.core.similarity import (
     relevance_by_rank,
     relevance_of_energies,
     response_operator,
+    similarity_matrix,
 )
 from raysim.core.spectra import Spectrum, spectrum, truncate
-from raysim.protocols import Client, Stacked, Tree, runs_together
+from raysim.protocols import Client, ClientId, Stacked, Tree, runs_together
+from raysim.seeding import stream
 from raysim.steps.arrays import on_device, to_numpy
 
 WIRE = np.float32
@@ -128,6 +130,28 @@ def curve_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tu
     client.scratch.pop("own", None)  # made for a rank of its own
     own = found[same & (ids != client.id)].sum(axis=0)
     return memory, np.stack([own, found[~same].sum(axis=0)], axis=1)
+
+
+def self_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
+    """Reply with the similarity of two random halves of the client's samples (Eq. 3-6).
+
+    It says how much of the distance to others is chance.
+    """
+    features = client.world.features("grouping", client.sample_ids)
+    first, second = (
+        spectrum(on_device(features[ids], arguments["arrays"]))
+        for ids in halves(len(features), arguments["seed"], client.id)
+    )
+    rank = min(arguments["rank"], first.rank, second.rank)
+    return memory, WIRE(to_numpy(similarity_matrix([first, second], rank))[0, 1])
+
+
+def halves(num_samples: int, seed: int, client: ClientId) -> tuple[np.ndarray, np.ndarray]:
+    """Return two random halves of a client's samples, ascending; one sample is in both."""
+    order = stream(seed, "halves", client).permutation(num_samples)
+    middle = num_samples // 2
+    first, second = np.sort(order[middle:]), np.sort(order[:middle])
+    return first, second if middle else first
 
 
 @dataclass(frozen=True, eq=False)
