@@ -16,6 +16,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from raysim.bundled import find_config
 from raysim.data.world import DataSettings
 from raysim.errors import ConfigError
 from raysim.methods import METHODS
@@ -28,6 +29,7 @@ from raysim.runtime.placement import RuntimeSettings
 from raysim.runtime.storage import Place, place, refuse_secrets
 from raysim.settings import Registry, SettingError, check, choice, did_you_mean, settings
 from raysim.steps.arrays import Arrays
+from raysim.steps.correction import CorrectSettings
 from raysim.steps.evaluation import EvaluateSettings
 from raysim.steps.server import ServerSettings
 
@@ -51,6 +53,7 @@ class RunConfig:
     server: ServerSettings = ServerSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     method: Method = choice(METHODS, "fb_nll")
+    correct: CorrectSettings = CorrectSettings()
     arrays: Arrays = "auto"
     """Library of the spectra: auto is CuPy where a GPU is, else NumPy.
 
@@ -80,12 +83,18 @@ class RunConfig:
         except RuntimeError as wrong:  # ~somebody
             raise SettingError("output", "must begin in a home that exists", self.output) from wrong
 
+    @property
+    def method_label(self) -> str:
+        """The method's name, and what is put in front of a stage of it."""
+        name = choice_name(self.method)
+        return name if self.correct.before is None else f"{name}+fb_nll"
+
     def run_dir(self) -> Place:
         """Return the run directory with the placeholders filled in."""
         return place(
             self.output.format(
                 name=self.name,
-                method=choice_name(self.method),
+                method=self.method_label,
                 dataset=choice_name(self.data.dataset),
                 seed=self.seed,
             )
@@ -171,7 +180,7 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 
 def _read(path: Path, folder: Path = Path(), seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    path = _find(path, folder)
+    path = find_config(path, folder)
     if path.resolve() in seen:
         raise ConfigError(f"{path}: base refers back to itself; remove one of the base lines")
     try:
@@ -189,33 +198,6 @@ def _read(path: Path, folder: Path = Path(), seen: tuple[Path, ...] = ()) -> dic
         return raw
     under = _read(Path(str(base)), path.parent, (*seen, path.resolve()))
     return _merge(under, raw, "")
-
-
-def _find(path: Path, folder: Path) -> Path:
-    """Return the file (relative to ``folder``), or the bundled config of that name."""
-    if (folder / path).is_file():
-        return folder / path
-    known = {p.relative_to(bundled_configs()).with_suffix("").as_posix(): p for p in config_files()}
-    name = path.with_suffix("").as_posix() if path.suffix in (".yaml", ".yml") else path.as_posix()
-    if name in known:
-        return known[name]
-    hint = did_you_mean(name, list(known))
-    raise ConfigError(
-        f"config {str(path)!r} is neither a file nor a bundled config{hint}; "
-        "`raysim ls configs` lists the bundled ones"
-    )
-
-
-def bundled_configs() -> Path:
-    """Return the folder of the configs that come with raysim."""
-    package = Path(__file__).resolve().parent
-    inside = package / "configs"
-    return inside if inside.is_dir() else package.parent / "configs"
-
-
-def config_files() -> list[Path]:
-    """Every bundled config, sorted."""
-    return sorted(bundled_configs().rglob("*.yaml"))
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any], path: str) -> dict[str, Any]:

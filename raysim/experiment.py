@@ -24,6 +24,7 @@ from raysim.data.world import DriverData
 from raysim.environment import describe_environment
 from raysim.errors import ConfigError, OutputError
 from raysim.evaluator import Evaluator
+from raysim.methods.clustered import check_method, stages_of, uses_of
 from raysim.model_files import Commit, write_models
 from raysim.models.forms import closed_form
 from raysim.models.params import num_parameters
@@ -106,7 +107,7 @@ class Experiment:
 
     def __repr__(self) -> str:
         config = self.config
-        who = f"{choice_name(config.method)} on {choice_name(config.data.dataset)}"
+        who = f"{config.method_label} on {choice_name(config.data.dataset)}"
         return f"Experiment({who}, seed {config.seed}; {self.folder.path})"
 
     def prepare(self) -> DriverData:
@@ -119,12 +120,12 @@ class Experiment:
         data = DriverData(config.data, config.seed)
         config.model.check(data.image_shape)
         config.server.check(config.train)
-        dimensions = data.dimensions(config.method.uses)
-        config.method.check(config, classes=data.classes, dimensions=dimensions)
-        if "correction" in config.method.uses:
+        uses = uses_of(config)
+        check_method(config, classes=data.classes, dimensions=data.dimensions(uses))
+        if "correction" in uses:
             data.check_clean_classes()
         world = data.spec().open()
-        for use in config.method.uses:  # computed once per node; NaN is refused here
+        for use in uses:  # computed once per node; NaN is refused here
             world.features(use, data.clean[0][:1])
         return data
 
@@ -146,7 +147,7 @@ class Experiment:
         self._write_labels(evaluator, data.classes)
         coordinator = Coordinator(
             federation=federation,
-            stages=self.config.method.stages(self.config),
+            stages=stages_of(self.config),
             folder=self.folder,
             context=self._contexts(data, federation, evaluator),
             every=self.config.checkpoint.every,
@@ -224,7 +225,7 @@ class Experiment:
         before = evaluator.noise()
         rounds_s = sum(r["seconds"] for r in records)
         return {
-            "method": choice_name(self.config.method),
+            "method": self.config.method_label,
             "dataset": choice_name(self.config.data.dataset),
             "seed": self.config.seed,
             "rounds": self.config.train.rounds,
@@ -282,7 +283,7 @@ class Experiment:
     def _log_file(self, federation: Federation) -> Iterator[list[Listener]]:
         """Keep run.log and events.jsonl; yield who listens besides the caller's listeners."""
         config = self.config
-        run = {"name": config.name, "method": choice_name(config.method), "seed": config.seed}
+        run = {"name": config.name, "method": config.method_label, "seed": config.seed}
         facts = {**run, "dataset": choice_name(config.data.dataset)}
         plain = flat_values(dump_config(config))
         with (

@@ -112,7 +112,7 @@ def _index(
 ) -> dict[str, Any]:
     index: dict[str, Any] = {
         "raysim": __version__,
-        "method": choice_name(config.method),
+        "method": config.method_label,
         "dataset": choice_name(config.data.dataset),
         "seed": config.seed,
         "round": commit.round,
@@ -130,7 +130,7 @@ def model_facts(name: str, commit: Commit, config: RunConfig, data: DriverData) 
     return ModelFacts(
         raysim=__version__,
         name=name,
-        method=choice_name(config.method),
+        method=config.method_label,
         dataset=choice_name(config.data.dataset),
         dataset_digest=store.digest,
         seed=config.seed,

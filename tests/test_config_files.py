@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from raysim.config import bundled_configs, config_files, load_config
+from raysim.bundled import bundled_configs, config_files
+from raysim.config import load_config
 from raysim.errors import ConfigError
 
 

@@ -49,7 +49,7 @@ def _choices(registry: Any) -> list[tuple[str, str]]:
 
 
 def _configs() -> list[tuple[str, str]]:
-    from raysim.config import bundled_configs, config_files
+    from raysim.bundled import bundled_configs, config_files
 
     rows = []
     for path in config_files():

@@ -166,14 +166,16 @@ class Story:
 
 def stages_of(config: Any) -> tuple[tuple[str, int], ...]:
     """Return names and rounds of a config's stages."""
-    return tuple((stage.name, stage.rounds) for stage in config.method.stages(config))
+    from raysim.methods.clustered import stages_of as method_stages
+
+    return tuple((stage.name, stage.rounds) for stage in method_stages(config))
 
 
 def title_of(config: Any) -> str:
     """Return name, method, dataset and seed of a config in one line."""
     from raysim.config import choice_name
 
-    names = (config.name, choice_name(config.method), choice_name(config.data.dataset))
+    names = (config.name, config.method_label, choice_name(config.data.dataset))
     return "  ".join([*names, f"seed {config.seed}"])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from raysim.config import RunConfig, choice_name
 from raysim.errors import ConfigError, DataError, OutputError
+from raysim.methods.clustered import uses_of
 from raysim.reproduce.costs import run_minutes
 from raysim.reproduce.recipes import (
     Cell,
@@ -190,7 +191,7 @@ def _needs(run: Run) -> list[tuple[str, Any]]:
         sets = datasets_of(run.target.name)
         return [(f"dataset {d.choice_name}", lambda d=d: d.ensure(None)) for d in sets]
     config = load_config(run.job["config"])
-    dataset, extractors = config.data.dataset, map(config.data.extractor, config.method.uses)
+    dataset, extractors = config.data.dataset, map(config.data.extractor, uses_of(config))
     return [
         (f"dataset {choice_name(dataset)}", lambda: dataset.ensure(None)),
         *((f"features {choice_name(e)}", e.check_available) for e in extractors),

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from raysim.config import RunConfig, changed_keys, load_config
 from raysim.errors import ConfigError, DataError
+from raysim.methods.clustered import uses_of
 from raysim.reproduce.published import (
     GROUPS,
     TABLE_II_SIMILARITY,
@@ -235,7 +236,7 @@ def with_weights_at_hand(
     The second value lists the deviations from the paper, for the result.
     """
     setting = USES_PRETRAINED.get(target.paper, {}).get(cell.dataset)
-    used = {type(config.data.extractor(use)).__name__ for use in config.method.uses}
+    used = {type(config.data.extractor(use)).__name__ for use in uses_of(config)}
     if setting is None or "ResNet18Features" not in used or has_resnet18_weights():
         return config, ()
     from raysim.config import dump_config

@@ -56,8 +56,11 @@ class CorrectionSettings:
         size = self.min_class_size
         check(size >= 0, "min_class_size", "must not be negative", got=size)
 
-    def check(self, config: Any, dimension: int) -> None:
-        """Refuse a missing clean set and ranks that the clean set or the features cannot carry."""
+    def check(self, config: Any, dimension: int, *, at: str = "method.correction") -> None:
+        """Refuse a missing clean set and ranks that the clean set or the features cannot carry.
+
+        ``at`` is where these settings are in the config, for the message.
+        """
         per_class = config.data.server.per_class
         if config.data.partition.choice_name != "file" and per_class < 1:
             raise ConfigError(
@@ -68,22 +71,29 @@ class CorrectionSettings:
         if calibrates and per_class == 1:
             raise ConfigError(
                 "data.server.per_class is 1, but calibration halves the clean images of a class; "
-                "raise data.server.per_class, or set method.correction.rank, projection_rank and "
-                "threshold"
+                f"raise data.server.per_class, or set {at}.rank, projection_rank and threshold"
             )
         for name in ("rank", "projection_rank"):
             value = getattr(self, name)
             if value is not None and value > dimension:
                 raise ConfigError(
-                    f"method.correction.{name} is {value}, above the feature dimension "
-                    f"{dimension}; "
-                    f"lower method.correction.{name} or choose larger data.correction_features"
+                    f"{at}.{name} is {value}, above the feature dimension {dimension}; "
+                    f"lower {at}.{name} or choose larger data.correction_features"
                 )
             if value is not None and value > per_class > 0:
                 raise ConfigError(
-                    f"method.correction.{name} is {value}, but {per_class} clean images per class "
+                    f"{at}.{name} is {value}, but {per_class} clean images per class "
                     f"span at most {per_class} directions; lower it or raise data.server.per_class"
                 )
+
+
+@settings
+class CorrectSettings:
+    """FB-NLL's label correction in front of a stage of any method."""
+
+    before: str | None = None
+    """Stage in front of which labels are repaired (FedRN: warmup or train); null: none is."""
+    how: CorrectionSettings = CorrectionSettings()
 
 
 def correct_labels(how: CorrectionSettings) -> Step:
