@@ -21,6 +21,7 @@ from raysim.runtime.storage import Place, absolute
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
 
 SHOWN = ("method", "dataset", "seed", "rounds", "accuracy", "ari", "noise_after", "finished")
 
@@ -111,6 +112,19 @@ class RunResult:
     def similarity(self) -> np.ndarray:
         """R, clients by clients, of a method that compares spectra."""
         return self.artifact("similarity")
+
+    @property
+    def model_names(self) -> list[str]:
+        """Names of the models: group/0, group/1, ... or client/0, ..."""
+        from raysim.model_files import RunModels
+
+        return list(RunModels(self._folder.path).names)
+
+    def module(self, name: str) -> torch.nn.Module:
+        """Return a model of the last commit as a network, ready to predict."""
+        from raysim.model_files import RunModels
+
+        return RunModels(self._folder.path).load(name).build()
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per round, with name, method, dataset and seed in front."""

@@ -117,7 +117,7 @@ def test_models_of_a_round_are_the_callers_own(tmp_path, unbroken):
         with pytest.raises(DataError, match="no model 'group/0'; the models are: none yet"):
             next(rounds).arrays("group/0")
         for done in rounds:
-            arrays = done.arrays("group/1")
+            arrays, kept = done.arrays("group/1"), done.arrays("group/1")
             module = done.module("group/1")
             assert done.model_names == ["group/0", "group/1"]
             assert {n: tuple(a.shape) for n, a in module.named_parameters()} == {
@@ -129,6 +129,9 @@ def test_models_of_a_round_are_the_callers_own(tmp_path, unbroken):
                 torch.nn.init.zeros_(parameter)
 
     assert rounds.result.summary["digest"] == unbroken.summary["digest"]
+    assert rounds.result.model_names == done.model_names
+    for name, parameter in rounds.result.module("group/1").named_parameters():
+        np.testing.assert_array_equal(parameter.detach().numpy(), kept[name])
     with pytest.raises(OutputError, match=r"this run was left.*resume=True"):
         done.module("group/0")
 

@@ -21,7 +21,6 @@ MAY_IMPORT = {
     "seeding": set(),
     "protocols": set(),
     "settings": {"errors"},
-    "bundled": {"errors", "settings"},
     "plugins": {"errors", "settings"},
     "processes": {"errors"},
     "environment": set(),
