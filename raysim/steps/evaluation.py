@@ -22,6 +22,9 @@ class EvaluateSettings:
     every: int = 1
     top5: bool = False
     """Also record how often the label is among the five largest logits (FedRN, WebVision)."""
+    f_score: bool = False
+    """At the end, have every client's model judge its training labels, by one rule for all methods
+    (FedFixer Fig. 3)."""
 
     def __post_init__(self) -> None:
         check(self.every >= 1, "every", "must be at least 1", got=self.every)
@@ -50,6 +53,31 @@ def evaluate_clients(context: Context, state: State) -> None:
         top5=context.config.evaluate.top5,
     )
     record_scores(context, {k: replies[first[pair]] for k, pair in pairs.items()})
+
+
+def judge_labels(context: Context, state: State) -> None:
+    """Record how well the final models tell right labels from wrong (metrics.md section 6).
+
+    A label is taken for right if its loss is at most the mean over all classes.
+    """
+    each = {k: {"own_group": state.groups[k]} for k in context.federation.clients}
+    masks = context.federation.map(
+        judge_task,
+        each=each,
+        models={g: state.models[f"group/{g}"] for g in sorted(set(state.groups.values()))},
+        model=context.config.model,
+        kernel=context.config.train.kernel,
+        classes=context.classes,
+    )
+    context.observe_selection(masks)
+
+
+def judge_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
+    """Reply with a mask of the given labels that the client's model takes for right."""
+    images, labels = client.world.images(client.sample_ids), client.record.labels
+    found = client_logits(arguments["models"][arguments["own_group"]], images, arguments)
+    # log p_y >= mean_c log p_c: what all logits share drops out.
+    return memory, found[np.arange(len(labels)), labels] >= found.mean(axis=1)
 
 
 def record_scores(context: Context, scores: Mapping[ClientId, Mapping[str, float]]) -> None:

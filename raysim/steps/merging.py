@@ -11,7 +11,7 @@ from typing import Any
 
 from raysim.models.params import initial_tree
 from raysim.protocols import ClientId, Context, State, Task
-from raysim.steps.evaluation import evaluate_clients, is_due
+from raysim.steps.evaluation import evaluate_clients, is_due, judge_labels
 from raysim.steps.local import participants, train_task
 from raysim.steps.server import group_model, next_models
 
@@ -40,6 +40,8 @@ def evaluated(context: Context, state: State) -> State:
     """Evaluate if this round is due for it; return the state."""
     if is_due(context):
         evaluate_clients(context, state)
+    if context.last and context.config.evaluate.f_score and context.stage == "train":
+        judge_labels(context, state)
     return state
 
 

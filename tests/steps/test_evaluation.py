@@ -7,7 +7,8 @@ import pytest
 
 from raysim.protocols import State
 from raysim.settings import SettingError
-from raysim.steps.evaluation import EvaluateSettings, evaluate_clients, is_due
+from raysim.steps.evaluation import EvaluateSettings, evaluate_clients, is_due, judge_labels
+from raysim.steps.merging import evaluated
 
 C = 3
 TEST_LABELS = [0] * 6 + [1] * 3 + [2] * 1
@@ -176,3 +177,23 @@ def test_top_5_is_not_recorded_otherwise(bench, kernel):
     evaluate_clients(context, state_of(made, {0: 0}, {0: 0}))
 
     assert "top5" not in context.entry
+
+
+def test_final_models_judge_the_given_labels(bench, kernel):
+    # Model 0 answers class 0: logits (10, 0, 0), mean 3.3, so only label 0 is taken for right.
+    # All given labels are right here: client 0 keeps one of two, client 1 one of one.
+    made = bench([[0, 1], [2]], kernel, classes=C)
+    context = made.round(last=True)
+
+    judge_labels(context, state_of(made, {0: 0, 1: 1}, {0: 0, 1: 2}))
+
+    assert made.artifacts["client_f_score"] == pytest.approx([2 / 3, 1.0])
+    assert context.entry["selection"]["recall"] == pytest.approx(0.75)
+
+
+def test_labels_are_judged_only_when_asked_and_at_the_end(bench):
+    for asked, last in ((False, True), (True, False), (True, True)):
+        made = clients(bench, 2, f"evaluate.f_score={str(asked).lower()}")
+        context = made.round(last=last)
+        evaluated(context, state_of(made, {0: 0, 1: 0}, {0: 0}))
+        assert ("selection" in context.entry) == (asked and last)
