@@ -92,8 +92,8 @@ def judges(
 
 
 def client_model(client: ClientId) -> str:
-    """Return the name under which a client's last upload is stored."""
-    return f"client/{client}"
+    """Return the name under which the server keeps a client's last upload."""
+    return f"upload/{client}"
 
 
 def judged_task(

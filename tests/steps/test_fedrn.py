@@ -44,7 +44,7 @@ def test_the_warm_up_is_fedavg_that_remembers_every_client(bench):
     state, (first, *_) = rounds(made, FedRn(warmup_rounds=1), 1)
 
     assert "selection" not in first.entry
-    assert {"client/0", "client/1", "client/2"} <= state.models.keys()
+    assert {"upload/0", "upload/1", "upload/2"} <= state.models.keys()
     known = state.values["neighbours"]
     assert sorted(known) == ["0", "1", "2"]
     assert len(known["0"]["probe"]) == 2
@@ -65,11 +65,11 @@ def test_a_client_is_judged_by_its_own_last_model_and_the_best_others(bench):
     found = judges(context, state, [0], count=1, weight=1.0, choice="reliable")
 
     # Expertise alone decides: 1 is the next best after 0 itself.
-    assert found[0]["judges"] == [state.models["client/0"], state.models["client/1"]]
+    assert found[0]["judges"] == [state.models["upload/0"], state.models["upload/1"]]
     assert found[0]["scores"] == pytest.approx([1.0, 0.7 / 0.8])
-    assert context.entry["bytes"]["down"]["neighbour models"] == state.models["client/1"].nbytes
+    assert context.entry["bytes"]["down"]["neighbour models"] == state.models["upload/1"].nbytes
     alike = judges(made.round(3), state, [0], count=1, weight=0.0, choice="reliable")
-    assert alike[0]["judges"][1] == state.models["client/2"]
+    assert alike[0]["judges"][1] == state.models["upload/2"]
 
 
 def test_a_client_without_an_upload_is_judged_by_the_received_model(bench):
@@ -155,7 +155,7 @@ def test_the_judged_train_on_small_losses_only(bench):
 
     stages[1].step(context, state)
 
-    tree = made.federation.get(state.models["client/0"])
+    tree = made.federation.get(state.models["upload/0"])
     weights = tree["trainable"][:8].reshape(2, 4)
     logits = made.world.images(made.ids[0]).reshape(-1, 4) @ weights.T + tree["trainable"][8:]
     losses = sample_losses(logits, made.labels[0])
