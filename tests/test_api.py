@@ -136,6 +136,20 @@ def test_models_of_a_round_are_the_callers_own(tmp_path, unbroken):
         done.module("group/0")
 
 
+@pytest.mark.ray
+def test_rounds_on_actors_can_be_left_and_finished_in_one_process(ray_session, tmp_path, unbroken):
+    actors = "runtime={kind: ray, actors: 2}"
+    with experiment(tmp_path / "run", "fb_nll", actors).rounds() as rounds:
+        for done in rounds:
+            if done.stage == "train":
+                break
+        shapes = {name: array.shape for name, array in done.arrays("group/0").items()}
+
+    assert shapes == {"head.weight": (10, 64), "head.bias": (10,)}
+    again = experiment(tmp_path / "run").run(resume=True)
+    assert again.summary["digest"] == unbroken.summary["digest"]
+
+
 def test_a_left_run_gives_no_more_rounds(tmp_path):
     with experiment(tmp_path / "run").rounds() as rounds:
         next(rounds)
