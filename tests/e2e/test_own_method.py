@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from raysim.config import config_yaml, dump_config, load_config
-from raysim.errors import ConfigError
+from raysim.errors import ConfigError, EnvironmentNotFit
 from raysim.plugins import import_modules, module_files, module_names
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "configs" / "examples" / "my_methods.py"
@@ -245,6 +245,33 @@ def test_what_submit_sends_runs_by_itself(tmp_path):
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["method"] == "label_groups"
+
+
+@pytest.mark.ray
+def test_workers_that_cannot_find_the_module_say_what_to_do(ray_session, folder):
+    import ray
+    from ray.exceptions import ActorDiedError, RayTaskError
+
+    from raysim.runtime.ray.client_actor import ClientActor
+    from raysim.runtime.ray.losses import original
+    from raysim.runtime.ray.parameter_server import ParameterServer
+
+    (folder / "own_task.py").write_text("def task():\n    return 1\n")
+    import_modules(["own_task"])
+    task = sys.modules["own_task"].task
+    server = ray.remote(ParameterServer).options(num_cpus=0).remote()
+    client = ray.remote(ClientActor).options(num_cpus=0).remote([], task, gpus=0)
+
+    for call, kind in (
+        (server.run.remote(task, {}, ""), RayTaskError),
+        (client.describe.remote(), ActorDiedError),
+    ):
+        with pytest.raises(kind) as caught:
+            ray.get(call)
+        found = original(caught.value)
+        assert isinstance(found, EnvironmentNotFit)
+        assert str(found).startswith("Ray's workers cannot import 'own_task'; start raysim")
+    ray.kill(server)
 
 
 # ---- installed -------------------------------------------------------------------------------

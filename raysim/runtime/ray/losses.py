@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 from ray.exceptions import (
     ActorDiedError,
@@ -15,7 +16,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from raysim.errors import ModelsLost, RaysimError, WorkerLost
+from raysim.errors import EnvironmentNotFit, ModelsLost, RaysimError, WorkerLost
 from raysim.runtime.recovery import GiveUp, decide
 
 log = logging.getLogger(__name__)
@@ -99,4 +100,10 @@ def original(wrong: Exception) -> Exception:
         return ModelsLost(LOST_MODEL)
     if isinstance(cause, RaysimError):
         return cause
+    missing = re.search(r"No module named '([\w.]+)'", str(wrong))
+    if missing is not None:  # a task or settings of a module that is only on the driver's path
+        return EnvironmentNotFit(
+            f"Ray's workers cannot import {missing[1]!r}; start raysim (and Ray) in the folder "
+            "that holds it, install it on every node, or use `raysim submit`, which sends it"
+        )
     return WorkerLost(str(wrong)) if isinstance(wrong, LOST) else wrong
