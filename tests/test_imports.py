@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "plugins": {"errors", "settings"},
     "processes": {"errors"},
     "environment": set(),
+    "feature_clusters": {"core", "data", "steps", "report", "runtime"} | WAIST,
     "frames": {"errors"},
     "results": {"errors", "frames", "model_files", "report", "runtime"},
     "rounds": {"models", "results", "runtime"} | WAIST,
@@ -34,6 +35,7 @@ MAY_IMPORT = {
 """Parts of raysim that each part may import; those not named here (config, experiment, cli) are
 the ones that put the others together."""
 MAY_IMPORT_CONFIG = {
+    "assignment",
     "compare",
     "config",
     "experiment",

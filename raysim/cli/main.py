@@ -19,6 +19,8 @@ VERBS = {
     "report": "report",
     "predict": "predict",
     "export": "export",
+    "cluster": "cluster",
+    "assign": "assign",
     "submit": "submit",
     "status": "status",
     "fetch": "fetch",
