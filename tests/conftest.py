@@ -53,7 +53,7 @@ ACTIVE = {
     "fedrn": ("method.warmup_rounds=2",),
     "rfl": ("method.ramp_rounds=1", "method.pseudo_rounds=2"),
     "fedfixer": ("method.warmup=2", "method.confidence=1.0", "method.inner_steps=2"),
-    "selfie": ("method.history=2",),
+    "selfie": ("method.warmup_rounds=2", "method.history=3"),
 }
 """Settings with which a method does in a few rounds what it waits for otherwise."""
 
