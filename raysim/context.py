@@ -41,6 +41,14 @@ class RoundContext:
         """Features of the server's clean images."""
         return self.world.features(use, self.data.clean[0])
 
+    def server_images(self) -> np.ndarray:
+        """Return the server's clean images."""
+        return self.world.images(self.data.clean[0])
+
+    def prepared(self, images: np.ndarray) -> np.ndarray:
+        """Return other images as model input."""
+        return self.world.prepared(images)
+
     def privilege(self, name: str) -> Any:
         """Hand out the truth to methods that declare it."""
         if name not in self.config.method.privileges:

@@ -256,6 +256,14 @@ class Context(Protocol):
         """Features of the server's clean images."""
         ...
 
+    def server_images(self) -> np.ndarray:
+        """Return the server's clean images, prepared like training images."""
+        ...
+
+    def prepared(self, images: np.ndarray) -> np.ndarray:
+        """Return images of the server's own, uint8 (N, H, W, C), prepared like training images."""
+        ...
+
     def privilege(self, name: str) -> Any:
         """Return knowledge that only a method declaring it in ``privileges`` may use.
 

@@ -51,6 +51,7 @@ ACTIVE = {
     "cores2_global": ("method.warmup=2", "method.confidence=1.0"),
     "cores2_local": ("method.warmup=2", "method.confidence=1.0"),
     "fedrn": ("method.warmup_rounds=2",),
+    "mr": ("method.patience=2", "method.max_epochs=12"),
     "rfl": ("method.ramp_rounds=1", "method.pseudo_rounds=2"),
     "fedfixer": ("method.warmup=2", "method.confidence=1.0", "method.inner_steps=2"),
     "selfie": ("method.warmup_rounds=2", "method.history=3"),

@@ -112,7 +112,7 @@ class DataWorld:
         key = sample_ids.tobytes()
         if key in self._ready:
             return self._ready[key]
-        images = self._prepare(source[sample_ids])
+        images = self.prepared(source[sample_ids])
         if self._ready_bytes + images.nbytes <= READY_BYTES:
             images.flags.writeable = False
             self._ready[key] = images
@@ -132,7 +132,7 @@ class DataWorld:
         """
         labels = np.asarray(self._store.test_labels)
         ids = np.flatnonzero(np.isin(labels, classes))
-        return self._prepare(self._store.test_images[ids]), labels[ids]
+        return self.prepared(self._store.test_images[ids]), labels[ids]
 
     def features(self, use: str, sample_ids: np.ndarray) -> np.ndarray:
         """Return feature rows of training images."""
@@ -150,7 +150,8 @@ class DataWorld:
                 raise DataError(f"data.{'' if same else 'correction_'}features: {wrong}") from wrong
         return np.asarray(self._features[use][sample_ids])
 
-    def _prepare(self, images: np.ndarray) -> np.ndarray:
+    def prepared(self, images: np.ndarray) -> np.ndarray:
+        """Return images (N, H, W, C) as model input."""
         from raysim.data.store import prepare
 
         return prepare(images, self._store.mean, self._store.std, self._spec.normalize)
