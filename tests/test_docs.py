@@ -107,6 +107,8 @@ def test_the_page_of_settings_has_names_defaults_and_choices_that_a_person_wrote
     assert "| `train.lr` | `0.05` | Learning rate. |" in text
     assert "| `data.partition` | `tasks` | A choice of [partition](#partition), by `kind:`." in text
     assert "### name: fb_nll\n" in text
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 4 for row in rows)  # one line, three cells
     assert re.search(r"### kind: uniform\n.*?\| `rho` \| `0.4` \|", text, re.DOTALL)
     assert re.search(r"### GroupingSettings\n.*?\| `threshold` \| `0.005` \|", text, re.DOTALL)
 

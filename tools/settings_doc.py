@@ -102,9 +102,9 @@ def page() -> str:
 
 def _table(cls: type[Any], path: str, apart: set[str] | None = None) -> str:
     rows = ["| setting | default | |", "| --- | --- | --- |"]
-    rows += [
-        f"| `{name}` | {default} | {says} |" for name, default, says in _rows(cls, path, apart)
-    ]
+    for name, default, says in _rows(cls, path, apart):
+        plain = " ".join(says.split()).replace("``", "`").replace("<", "&lt;").replace("|", BAR)
+        rows.append(f"| `{name}` | {default} | {plain} |")
     return "\n".join(rows) + "\n"
 
 
