@@ -106,9 +106,9 @@ class Round:
         parts = [f"{self.stage} {self.round}/{self.rounds}"]
         parts += [f"accuracy {self.accuracy:.4f}"] if self.accuracy is not None else []
         parts += [f"loss {self.loss:.4f}"] if self.loss is not None else []
-        parts += [f"ARI {self.record['ari']:.3f}"] if "ari" in self.record else []
-        if "labels" in self.record:
-            labels = self.record["labels"]
+        parts += [f"ARI {self.record['ari']:.3f}"] if self.record.get("ari") is not None else []
+        labels = self.record.get("labels") or {}
+        if labels.get("noise_after") is not None:
             parts.append(
                 f"wrong labels {labels['noise_before']:.3f} -> {labels['noise_after']:.3f}"
             )
