@@ -223,6 +223,7 @@ class Experiment:
         grouping: Mapping[str, Any] = next((r for r in reversed(records) if "groups" in r), {})
         correction = next((r["correction"] for r in records if "correction" in r), None)
         before = evaluator.noise()
+        newest = [r["accuracy"]["mean"] for r in records if "accuracy" in r][-10:]
         rounds_s = sum(r["seconds"] for r in records)
         return {
             "method": self.config.method_label,
@@ -230,6 +231,7 @@ class Experiment:
             "seed": self.config.seed,
             "rounds": self.config.train.rounds,
             "accuracy": {**last["accuracy"], "per_client": last["per_client"]},
+            "accuracy_last10": sum(newest) / len(newest),
             "ari": grouping.get("ari"),
             "groups": grouping.get("groups"),
             "labels": labels or {"noise_before": before, "noise_after": before},

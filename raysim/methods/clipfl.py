@@ -8,7 +8,9 @@ Deviations from the paper:
   80 rounds, m not given; ClipFL's own study: m = 5, 80 of 120);
 - the loss is the run's cross-entropy unless set; ClipFL's own study smooths labels by 0.1 at
   temperature 10, which divides every step by ten (FB-NLL names no loss);
-- ties of the noise candidacy score go to the lower mean validation accuracy (the paper is silent).
+- ties of the noise candidacy score go to the lower mean validation accuracy (the paper is silent);
+- synthetic validation images come from a file (``validation.kind: file``): the paper's diffusion
+  model is not part of raysim, and ``generated`` is only a Gaussian per class.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from raysim.steps.correction import CorrectionSettings
 from raysim.steps.merging import chosen_clients, evaluated, train_groups
 from raysim.steps.pruning import prune, score_round
 from raysim.steps.server import members_by_group
+from raysim.steps.validation import ValidationSettings, with_validation, without_validation
 
 
 @METHODS.register("clipfl")
@@ -54,6 +57,7 @@ class ClipFl:
     weights: Literal["samples", "uniform"] = "samples"
     """How clients count in a mean."""
     loss: SmoothedCrossEntropy = SmoothedCrossEntropy(smoothing=0.0, temperature=1.0)
+    validation: ValidationSettings = ValidationSettings()
 
     def __post_init__(self) -> None:
         ok = self.score_rounds is None or self.score_rounds >= 1
@@ -77,7 +81,9 @@ class ClipFl:
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
         """Refuse a server without clean images, and too few rounds for two phases."""
-        needs_clean_images(config, "ClipFL", "scores every model on the server's clean images")
+        if self.validation.kind != "file":
+            needs_clean_images(config, "ClipFL", "scores every model on the server's clean images")
+        self.validation.check(classes)
         self.groups.check(config, dimensions)
         refuse_short(config, self._scored(config) + 1, "ClipFL's Phases I and III")
 
@@ -95,11 +101,12 @@ class ClipFl:
 
     def _score(self, context: Context, state: State) -> State:
         chosen = chosen_clients(context)
+        state = with_validation(context, state, self.validation)
         state = score_round(context, state, chosen, kept=self.kept, **self._local(context))
         if context.last:
             state = prune(
                 context,
-                state,
+                without_validation(state),
                 rate=self.prune_rate,
                 per_participation=self.per_participation,
             )

@@ -1,4 +1,4 @@
-"""Scoring clients on the server's clean images and dropping the worst (ClipFL)."""
+"""Scoring clients on images of the server and dropping the worst (ClipFL)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from raysim.models.evaluation import score
 from raysim.protocols import Client, ClientId, Context, Contribution, State, Tree
 from raysim.steps.local import client_logits, current_labels, trained_model, weight_of
 from raysim.steps.merging import count_uploads, local_arguments, mean_loss, with_initial
 from raysim.steps.server import contributed, group_model, members_by_group, next_models
+from raysim.steps.validation import VALIDATION
 
 Scores = Mapping[ClientId, Mapping[str, float]]
 
@@ -21,13 +24,15 @@ def score_round(
 ) -> State:
     """Train ``chosen``, score their models, merge the best ``kept`` of each group (Phase I).
 
-    Null: the better half. The others' noise candidacy scores grow by one.
+    Null: the better half. The others' noise candidacy scores grow by one. Scored on the server's
+    clean images, unless the state holds others.
     """
     state = state if state.models else with_initial(context, state)
     groups = {k: state.groups[k] for k in chosen}
     handles = {g: state.models[group_model(g)] for g in sorted(set(groups.values()))}
     shared = {**local_arguments(context), "models": handles, **local}
     shared |= {"kernel": context.config.train.kernel, "clean": context.clean}
+    shared |= {"validation": state.models[VALIDATION]} if VALIDATION in state.models else {}
     each = {k: {"group": g} for k, g in groups.items()}
     scores = context.federation.map(train_and_score_task, on=chosen, each=each, **shared)
     context.sent("down", "model", sum(handles[g].nbytes for g in groups.values()))
@@ -97,15 +102,22 @@ def _counted(context: Context, state: State, scores: Scores, best: set[ClientId]
 def train_and_score_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, dict[str, float]]:
-    """Train, keep the model for a while, reply with how it does on the server's clean images.
+    """Train, keep the model for a while, reply with how it does on the server's images.
 
     The score is the server's work; it is done here because here the model is.
     """
     tree, report = _trained(client, memory, arguments)
-    ids, labels = arguments["clean"]
-    found = score(client_logits(tree, client.world.images(ids), arguments), labels)
+    images, labels = _validation(client, arguments)
+    found = score(client_logits(tree, images, arguments), labels)
     reply = {"loss": report.loss, "samples": report.samples}
     return memory, {**reply, "accuracy": found.accuracy, "validation_loss": found.loss}
+
+
+def _validation(client: Client, arguments: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    if "validation" in arguments:
+        return arguments["validation"]["images"], arguments["validation"]["labels"]
+    ids, labels = arguments["clean"]
+    return client.world.images(ids), labels
 
 
 def send_trained_task(
