@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -85,6 +86,22 @@ def run_tiny(tmp_path: Path) -> Callable[..., Any]:
         return Experiment(config).run(**options)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory, _own_cache: None) -> Callable[..., Any]:
+    """Return a function that gives the digest of a tiny run in this process, made once."""
+    from raysim.config import load_config
+    from raysim.experiment import Experiment
+
+    @functools.cache
+    def digest(method: str, *overrides: str) -> Any:
+        where = tmp_path_factory.mktemp("alone") / "run"
+        chosen = [*TINY, f"method={method}", *ACTIVE.get(method, ()), "runtime.kind=local"]
+        config = load_config("quickstart", [*chosen, f"output={where}", *overrides])
+        return Experiment(config).run().summary["digest"]
+
+    return digest
 
 
 @pytest.fixture(scope="session")

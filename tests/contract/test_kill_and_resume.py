@@ -15,7 +15,7 @@ from raysim.methods import METHODS
 
 SHORT = ["fb_nll"]  # one method per template; the others follow in the long suite
 LONG = [m for m in METHODS.names() if m not in SHORT]
-OWN_STAGES = ["clipfl", "fedcorr", "ifca_pfl", "rhfl"]
+OWN_STAGES = ["clipfl", "fedcorr", "fedrn", "ifca_pfl", "rhfl"]
 """Methods that carry values, memory or groups from round to round."""
 
 
@@ -54,26 +54,24 @@ class StopAfter:
                 raise KeyboardInterrupt
 
 
-def check_kill(run_tiny, tmp_path, method):
+def check_kill(run_tiny, alone, tmp_path, method):
     longer = "train.epochs=6"  # long enough that the kill meets a call in flight
-    unbroken = run_tiny(method, longer)
     killer = KillDuring(tmp_path / "killed", after=len(stages(method)), delay_s=0.05)
 
     broken = run_tiny(method, longer, actors=2, folder="killed", listeners=[killer])
 
     assert killer.killed
     assert broken.summary["restarts"] >= 1
-    assert broken.summary["digest"] == unbroken.summary["digest"]
+    assert broken.summary["digest"] == alone(method, longer)
 
 
-def check_resume(run_tiny, method, stop, **where):
-    unbroken = run_tiny(method)
+def check_resume(run_tiny, alone, method, stop, **where):
     with pytest.raises(KeyboardInterrupt):
         run_tiny(method, folder="stopped", listeners=[StopAfter(stop)], **where)
 
     resumed = run_tiny(method, folder="stopped", resume=True, **where)
 
-    assert resumed.summary["digest"] == unbroken.summary["digest"]
+    assert resumed.summary["digest"] == alone(method)
 
 
 def stages(method):
@@ -85,48 +83,47 @@ def stages(method):
 
 @pytest.mark.ray
 @pytest.mark.parametrize("method", SHORT)
-def test_a_killed_actor_does_not_change_the_bits(run_tiny, ray_session, tmp_path, method):
-    check_kill(run_tiny, tmp_path, method)
+def test_a_killed_actor_does_not_change_the_bits(run_tiny, alone, ray_session, tmp_path, method):
+    check_kill(run_tiny, alone, tmp_path, method)
 
 
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("method", LONG)
-def test_a_killed_actor_does_not_change_any_method(run_tiny, ray_session, tmp_path, method):
-    check_kill(run_tiny, tmp_path, method)
+def test_a_killed_actor_does_not_change_any_method(run_tiny, alone, ray_session, tmp_path, method):
+    check_kill(run_tiny, alone, tmp_path, method)
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
-def test_resume_from_any_round_gives_the_same_bits(run_tiny, stop):
-    check_resume(run_tiny, "fb_nll", stop)
+def test_resume_from_any_round_gives_the_same_bits(run_tiny, alone, stop):
+    check_resume(run_tiny, alone, "fb_nll", stop)
 
 
 @pytest.mark.parametrize("method", LONG)
-def test_every_method_resumes_to_the_same_bits(run_tiny, method):
-    check_resume(run_tiny, method, 2)
+def test_every_method_resumes_to_the_same_bits(run_tiny, alone, method):
+    check_resume(run_tiny, alone, method, 2)
 
 
 @pytest.mark.parametrize("method", OWN_STAGES)
-def test_what_a_method_carries_between_rounds_survives_a_stop(run_tiny, method):
-    check_resume(run_tiny, method, 4)
+def test_what_a_method_carries_between_rounds_survives_a_stop(run_tiny, alone, method):
+    check_resume(run_tiny, alone, method, 4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [3, 5])
 @pytest.mark.parametrize("method", OWN_STAGES)
-def test_a_method_resumes_from_any_of_its_stages(run_tiny, method, stop):
-    check_resume(run_tiny, method, stop)
+def test_a_method_resumes_from_any_of_its_stages(run_tiny, alone, method, stop):
+    check_resume(run_tiny, alone, method, stop)
 
 
 @pytest.mark.ray
-def test_a_run_started_alone_resumes_on_actors(run_tiny, ray_session):
-    unbroken = run_tiny("fb_nll")
+def test_a_run_started_alone_resumes_on_actors(run_tiny, alone, ray_session):
     with pytest.raises(KeyboardInterrupt):
         run_tiny("fb_nll", folder="moved", listeners=[StopAfter(4)])
 
     resumed = run_tiny("fb_nll", folder="moved", resume=True, actors=3)
 
-    assert resumed.summary["digest"] == unbroken.summary["digest"]
+    assert resumed.summary["digest"] == alone("fb_nll")
 
 
 def test_commits_every_two_rounds_resume_to_the_same_bits(run_tiny):
