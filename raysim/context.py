@@ -71,15 +71,19 @@ class RoundContext:
 
     def observe_labels(self, labels: Mapping[ClientId, np.ndarray]) -> None:
         """Record the score of corrected labels; those that were kept are judged clean."""
-        self.entry["labels"] = self.evaluator.labels(labels)
+        scored = self.evaluator.labels(labels)
+        if scored is not None:  # None: the truth is not known
+            self.entry["labels"] = scored
         self.observe_selection(self.evaluator.kept(labels))
         for name, array in self.evaluator.arrays("corrected", self.classes, labels).items():
             self.artifact(name, array)
 
     def observe_selection(self, selected: Mapping[ClientId, np.ndarray]) -> None:
         """Record how well samples judged clean are those with a right label."""
-        self.entry["selection"], scores = self.evaluator.selection(selected)
-        self.artifact("client_f_score", scores)
+        scored = self.evaluator.selection(selected)
+        if scored is not None:  # None: the truth is not known
+            self.entry["selection"], scores = scored
+            self.artifact("client_f_score", scores)
 
     def observe_noisy(
         self, clients: Sequence[ClientId], scores: Mapping[ClientId, float] | None = None

@@ -36,7 +36,7 @@ class Evaluator:
         self._true, self._given = dict(true), dict(given)
         self._task_of = np.asarray(task_of)
 
-    def noise(self) -> float:
+    def noise(self) -> float | None:
         """Share of given labels that are wrong, over all clients."""
         return noise_rate(self._all(self._true), self._all(self._given))
 
@@ -46,7 +46,7 @@ class Evaluator:
         tasks = self._task_of[sorted(groups)]
         return {"ari": adjusted_rand(found, tasks), "purity": purity(found, tasks)}
 
-    def labels(self, corrected: Mapping[ClientId, np.ndarray]) -> dict[str, Any]:
+    def labels(self, corrected: Mapping[ClientId, np.ndarray]) -> dict[str, Any] | None:
         """Score corrected labels (metrics.md section 3).
 
         Clients not named keep their given ones.
@@ -60,7 +60,7 @@ class Evaluator:
 
     def selection(
         self, selected: Mapping[ClientId, np.ndarray]
-    ) -> tuple[dict[str, float | None], np.ndarray]:
+    ) -> tuple[dict[str, float | None], np.ndarray] | None:
         """Score samples taken for rightly labelled (metrics.md sections 5 and 6).
 
         Return the means over the clients named, and every client's F-score (K,), NaN where it is
@@ -92,7 +92,7 @@ class Evaluator:
             f"client_noise_{what}": client_noise([self._true[k] for k in ids], own),
         }
 
-    def true_counts(self, classes: int) -> np.ndarray:
+    def true_counts(self, classes: int) -> np.ndarray | None:
         """Return how many samples of each class every client holds (K, C)."""
         return label_counts([self._true[k] for k in sorted(self._true)], classes)
 
@@ -125,3 +125,42 @@ class Evaluator:
     @staticmethod
     def _all(labels: Mapping[ClientId, np.ndarray]) -> np.ndarray:
         return np.concatenate([labels[k] for k in sorted(labels)])
+
+
+class BlindEvaluator(Evaluator):
+    """For data whose true labels nobody knows: what needs them is left out, never invented."""
+
+    def __init__(
+        self, given: Mapping[ClientId, np.ndarray], task_of: Any, *, knows_tasks: bool
+    ) -> None:
+        super().__init__(given, given, task_of)
+        self._knows_tasks = knows_tasks
+
+    def noise(self) -> None:
+        """Unknown."""
+
+    def groups(self, groups: Mapping[ClientId, GroupId]) -> dict[str, float]:
+        """Score a grouping against the tasks where they are known."""
+        return super().groups(groups) if self._knows_tasks else {}
+
+    def labels(self, corrected: Mapping[ClientId, np.ndarray]) -> None:
+        """Unknown."""
+
+    def selection(self, selected: Mapping[ClientId, np.ndarray]) -> None:
+        """Unknown."""
+
+    def arrays(
+        self, what: str, classes: int, labels: Mapping[ClientId, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the counts per client alone."""
+        name = f"labels_{what}"
+        return {name: super().arrays(what, classes, labels)[name]}
+
+    def true_counts(self, classes: int) -> None:
+        """Unknown."""
+
+    def noisy_clients(
+        self, found: Sequence[ClientId], scores: Mapping[ClientId, float] | None = None
+    ) -> dict[str, float | None]:
+        """Nothing is known of them."""
+        return {}

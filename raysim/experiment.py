@@ -23,7 +23,7 @@ from raysim.context import RoundContext
 from raysim.data.world import DriverData
 from raysim.environment import describe_environment
 from raysim.errors import ConfigError, OutputError
-from raysim.evaluator import Evaluator
+from raysim.evaluator import BlindEvaluator, Evaluator
 from raysim.methods.clustered import check_method, stages_of, uses_of
 from raysim.model_files import Commit, write_models
 from raysim.models.forms import closed_form
@@ -118,6 +118,7 @@ class Experiment:
                 f"train.rounds must be at least 1, got {config.train.rounds}; raise it"
             )
         data = DriverData(config.data, config.seed)
+        data.check_privileges(config.method.privileges)
         config.model.check(data.image_shape)
         config.server.check(config.train)
         uses = uses_of(config)
@@ -141,9 +142,7 @@ class Experiment:
         listeners: Sequence[Listener],
     ) -> Iterator[Rounds]:
         self._write_head(data, federation)
-        true = {k: data.true_labels[ids] for k, ids in enumerate(data.split.clients)}
-        given = dict(enumerate(data.noisy.given))
-        evaluator = Evaluator(true, given, data.split.task_of)
+        evaluator = _evaluator(data)
         self._write_labels(evaluator, data.classes)
         coordinator = Coordinator(
             federation=federation,
@@ -205,7 +204,9 @@ class Experiment:
 
     def _write_labels(self, evaluator: Evaluator, classes: int) -> None:
         """Keep the label counts that reports show beside the corrected ones."""
-        self.folder.artifact("labels_true", evaluator.true_counts(classes))
+        true = evaluator.true_counts(classes)
+        if true is not None:
+            self.folder.artifact("labels_true", true)
         for name, array in evaluator.arrays("given", classes).items():
             self.folder.artifact(name, array)
 
@@ -298,6 +299,15 @@ class Experiment:
             from raysim.runtime.ray.metrics import RunMetrics
 
             yield [events, *told, RunMetrics(run, federation, self.folder)]
+
+
+def _evaluator(data: DriverData) -> Evaluator:
+    """Return who scores this data: one without the truth where it is not known."""
+    given, task_of = dict(enumerate(data.noisy.given)), data.split.task_of
+    if not data.knows_labels:
+        return BlindEvaluator(given, task_of, knows_tasks=data.knows_tasks)
+    true = {k: data.true_labels[ids] for k, ids in enumerate(data.split.clients)}
+    return Evaluator(true, given, task_of)
 
 
 def _with_kernel(config: RunConfig) -> RunConfig:

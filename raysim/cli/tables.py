@@ -44,12 +44,16 @@ def _row(summary: Mapping[str, Any]) -> list[str]:
         str(summary["rounds"]),
         f"{100 * accuracy['mean']:.2f} ± {100 * accuracy['std']:.2f}",
         "-" if summary["ari"] is None else f"{summary['ari']:.3f}",
-        f"{100 * labels['noise_before']:.2f}",
-        f"{100 * labels['noise_after']:.2f}",
+        _percent(labels["noise_before"]),
+        _percent(labels["noise_after"]),
         f"{sent['up'] / 1e6:.2f}",
         f"{sent['down'] / 1e6:.2f}",
         f"{summary['seconds']['total']:.1f}",
     ]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f}"
 
 
 def _console() -> Any:

@@ -142,6 +142,7 @@ def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[flo
 # At the end because these modules register themselves in DATASETS.
 from raysim.data import (  # noqa: E402
     cifar100_subset,  # noqa: F401
+    client_files,  # noqa: F401
     digits,  # noqa: F401
     image_folder,  # noqa: F401
     standard,  # noqa: F401

@@ -127,7 +127,8 @@ class HalfWorld(FeatureWorld):
 
     def features(self, use: str, sample_ids: np.ndarray) -> np.ndarray:
         """Return the chosen rows of one client."""
-        return super().features(use, sample_ids)[self._rows[int(sample_ids[0])]]
+        rows: np.ndarray = super().features(use, sample_ids)[self._rows[int(sample_ids[0])]]
+        return rows
 
 
 def check_exists(path: str) -> None:

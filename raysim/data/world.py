@@ -13,10 +13,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from raysim.data.client_files import ClientFiles, Given
 from raysim.data.datasets import DATASETS, Dataset
 from raysim.data.features import FEATURES, Extractor
-from raysim.data.noise import NOISE, Human, Noise, NoisyLabels
-from raysim.data.partition import PARTITIONS, FilePartition, Partition, Split, floor_share
+from raysim.data.noise import NOISE, Human, Noise, NoisyLabels, NoNoise
+from raysim.data.partition import (
+    PARTITIONS,
+    FilePartition,
+    GivenPartition,
+    Partition,
+    Split,
+    floor_share,
+)
 from raysim.errors import ConfigError, DataError
 from raysim.protocols import ClientRecord
 from raysim.seeding import stream
@@ -66,6 +74,28 @@ class DataSettings:
             got=self.fraction,
             do="leave it out, or use another data.partition",
         )
+        if isinstance(self.dataset, ClientFiles) or isinstance(self.partition, GivenPartition):
+            self._check_given()
+
+    def _check_given(self) -> None:
+        """Refuse anything drawn beside clients' own data; their partition is in the same folder."""
+        fits = isinstance(self.partition, GivenPartition)
+        do = "set data.partition to given"
+        check(
+            fits, "partition", "must be given with dataset client_files", got=self.partition, do=do
+        )
+        assert isinstance(self.partition, GivenPartition)
+        fits, do = isinstance(self.dataset, ClientFiles), "set data.dataset to client_files"
+        check(fits, "dataset", "must be client_files with partition given", got=self.dataset, do=do)
+        do = "their labels are the given ones: set data.noise to none"
+        fits = isinstance(self.noise, NoNoise)
+        check(fits, "noise", "must be none with clients' own data", got=self.noise, do=do)
+        rule = "must be 1 with clients' own data"
+        check(self.fraction == 1.0, "fraction", rule, got=self.fraction, do="leave it out")
+        same = self.partition.root in (None, self.root)
+        do = "leave data.partition.root out"
+        check(same, "partition", "must have the root of data", got=self.partition.root, do=do)
+        object.__setattr__(self, "partition", replace(self.partition, root=self.root))
 
     def extractor(self, use: str) -> Extractor:
         """Return the extractor for "grouping" or "correction"."""
@@ -170,6 +200,16 @@ class DriverData:
         self.settings = config
         self.store = materialise(config.dataset, config.root)
         self.true_labels = true_labels(self.store)
+        self.given: Given | None = None
+        """Of clients' own data: who holds what is in the files, nothing is drawn."""
+        if isinstance(config.dataset, ClientFiles):
+            self.given = config.dataset.given(config.root, config.server.per_class)
+            self.split, self.noisy = self.given.split, self.given.labels
+        else:
+            self.split, self.noisy = self._drawn(config, seed)
+
+    def _drawn(self, config: DataSettings, seed: int) -> tuple[Split, NoisyLabels]:
+        """Return who holds what and with which labels, drawn from ``seed``."""
         used = used_samples(self.true_labels, config.fraction, stream(seed, "fraction"))
         split = config.partition.make_split(
             self.true_labels[used],
@@ -179,16 +219,27 @@ class DriverData:
             rng=stream(seed, "partition"),
             digest=self.store.digest,
         )
-        self.split: Split = _among(split, used)
+        split = _among(split, used)
         noise = config.noise
         if isinstance(noise, Human):
             noise = noise.within(config.root)
-        self.noisy: NoisyLabels = noise.corrupt(
+        noisy = noise.corrupt(
             self.true_labels,
-            self.split,
+            split,
             classes=self.store.classes,
             rngs=lambda client: stream(seed, "noise", client),
         )
+        return split, noisy
+
+    @property
+    def knows_labels(self) -> bool:
+        """Whether the true labels are known; of clients' own data they may not be."""
+        return self.given is None or self.given.knows_labels
+
+    @property
+    def knows_tasks(self) -> bool:
+        """Whether the true tasks are known."""
+        return self.given is None or self.given.knows_tasks
 
     @property
     def classes(self) -> int:
@@ -235,12 +286,30 @@ class DriverData:
         """Refuse a clean set that misses a class."""
         counts = np.bincount(self.clean[1], minlength=self.classes)
         missing = np.flatnonzero(counts == 0)
+        if missing.size and self.given is not None:
+            raise ConfigError(
+                f"class {self.store.class_names[int(missing[0])]} has no clean image at the "
+                "server; label correction needs at least one of every class: add it to server.npz "
+                "or server/<class>/ in data.root"
+            )
         if missing.size:
             raise ConfigError(
                 f"data.server.per_class: class {int(missing[0])} has no clean image at the server "
                 f"(per_class is {self.settings.server.per_class}); label correction needs at least "
                 "one of every class, raise data.server.per_class"
             )
+
+    def check_privileges(self, privileges: Sequence[str]) -> None:
+        """Refuse a method that needs a truth which is not known here."""
+        for name, known, what, do in (
+            ("tasks", self.knows_tasks, "tasks", "tasks.yaml or true_labels"),
+            ("clean", self.knows_labels, "labels", "true_labels"),
+        ):
+            if name in privileges and not known:
+                raise ConfigError(
+                    f"this method needs the true {what}, which data.root {self.settings.root} does "
+                    f"not hold; add {do} to the clients' files, or use another method"
+                )
 
     def test_classes(self) -> dict[int, tuple[int, ...]]:
         """Classes of each client's own task."""

@@ -18,6 +18,7 @@ NAMES = [
     "cifar10",
     "cifar100",
     "cifar100_subset",
+    "client_files",
     "clothing1m",
     "digits",
     "fashion_mnist",

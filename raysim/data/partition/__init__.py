@@ -1,6 +1,7 @@
 """Who holds which training sample: the server's clean set, then the clients; a file per kind."""
 
 from raysim.data.partition.file import FilePartition
+from raysim.data.partition.given import GivenPartition
 from raysim.data.partition.split import (
     PARTITIONS,
     Partition,
@@ -15,6 +16,7 @@ from raysim.data.partition.tasks import TaskPartition, classes_in_order, clients
 __all__ = [
     "PARTITIONS",
     "FilePartition",
+    "GivenPartition",
     "Partition",
     "Split",
     "TaskPartition",
