@@ -5,6 +5,7 @@ B samples, C classes. torch is loaded when a function is called, not with this m
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def prior_divergence(logits: torch.Tensor, prior: torch.Tensor | None = None) ->
 
     count, classes = logits.shape
     prior = torch.full_like(logits[0], 1.0 / classes) if prior is None else prior
-    log_mean = logits.log_softmax(dim=1).logsumexp(dim=0) - torch.tensor(float(count)).log()
+    log_mean = logits.log_softmax(dim=1).logsumexp(dim=0) - math.log(count)
     return (torch.xlogy(prior, prior) - prior * log_mean).sum()
 
 
