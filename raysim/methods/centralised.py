@@ -76,3 +76,15 @@ def refuse_other_training(config: Any, method: str) -> None:
             f"server.optimizer is {config.server.optimizer}, but {method} sends its models as they "
             "are; set server.optimizer to mean"
         )
+
+
+def refuse_other_steps(config: Any, method: str) -> None:
+    """Refuse local optimisers that a method's own plain steps would silently leave out."""
+    train = config.train
+    plain = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "proximal": 0.0}
+    for name, wanted in plain.items():
+        if (got := getattr(train, name)) != wanted:
+            raise ConfigError(
+                f"train.{name} is {got}, but {method} takes plain steps of its own; set "
+                f"train.{name} to {wanted}"
+            )

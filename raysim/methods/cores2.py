@@ -8,15 +8,18 @@ the first model its client receives (the code draws new weights).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from raysim.methods import METHODS
+from raysim.methods.centralised import (
+    baseline_round,
+    refuse_other_steps,
+    refuse_other_training,
+)
 from raysim.methods.clustered import clustered_stages, one_group
 from raysim.protocols import Client, Context, Contribution, Stage, State, Task, Tree
 from raysim.settings import check, settings
 from raysim.steps.dual import DualStep, train_dual, train_sifted
-from raysim.steps.merging import chosen_clients, evaluated, train_groups_by
 from raysim.steps.sessions import client_session, received_model, sent_model
 
 
@@ -38,7 +41,9 @@ class GlobalCores2:
             check(value >= 0, name, "must not be negative", got=value, do="try 10 and 2")
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-        """Fits any data."""
+        """Refuse training that its own steps would leave out."""
+        refuse_other_training(config, "CORES2")
+        refuse_other_steps(config, "CORES2")
 
     def stages(self, config: Any) -> tuple[Stage, ...]:
         """Return one group, then training."""
@@ -46,10 +51,7 @@ class GlobalCores2:
 
     def _round(self, context: Context, state: State) -> State:
         step = DualStep(warmup=self.warmup, confidence=self.confidence, is_dual=False)
-        server = replace(context.config.server, weights="samples")
-        chosen = chosen_clients(context)
-        state, _ = train_groups_by(self._task(), context, state, chosen, step=step, server=server)
-        return evaluated(context, state)
+        return baseline_round(self._task(), context, state, step=step)
 
     def _task(self) -> Task:
         return sieve_task

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from raysim.methods import METHODS
+from raysim.methods.centralised import refuse_other_steps, refuse_other_training
 from raysim.methods.clustered import clustered_stages, one_group
 from raysim.protocols import Client, Context, Contribution, Stage, State, Tree
 from raysim.settings import check, settings
@@ -58,7 +59,9 @@ class FedFixer:
         check(ok, "inner_steps", "must be at least 1", got=self.inner_steps, do="try 5")
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-        """Fits any data."""
+        """Refuse training that its own steps would leave out."""
+        refuse_other_training(config, "FedFixer")
+        refuse_other_steps(config, "FedFixer")
 
     def stages(self, config: Any) -> tuple[Stage, ...]:
         """Return one group, then rounds of dual training."""

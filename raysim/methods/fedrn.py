@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from raysim.methods import METHODS
+from raysim.methods.centralised import refuse_other_training
 from raysim.methods.clustered import one_group, refuse_short, share_of_rounds
 from raysim.protocols import ClientId, Context, Stage, State
 from raysim.settings import check, settings
@@ -48,7 +49,8 @@ class FedRn:
         check(ok, "warmup_rounds", "must be at least 1, or null", got=self.warmup_rounds, do=do)
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-        """Refuse too few rounds for two stages."""
+        """Refuse too few rounds for two stages, and training that does not fit."""
+        refuse_other_training(config, "FedRN")
         refuse_short(config, self._warmup(config) + 1, "FedRN's warm-up and rounds")
 
     def stages(self, config: Any) -> tuple[Stage, ...]:

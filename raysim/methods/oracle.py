@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from raysim.methods import METHODS
+from raysim.methods.centralised import refuse_other_training
 from raysim.methods.clustered import clustered_stages, one_group
 from raysim.protocols import Client, Context, Contribution, Stage, State, Tree
 from raysim.settings import settings
@@ -25,7 +26,8 @@ class Oracle:
     uses: ClassVar[tuple[str, ...]] = ()
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-        """Fits any data."""
+        """Refuse training that does not fit."""
+        refuse_other_training(config, "Oracle")
 
     def stages(self, config: Any) -> tuple[Stage, ...]:
         """Return one group, then training."""
