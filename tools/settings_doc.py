@@ -61,6 +61,7 @@ WORDS = {
     "hidden": "Units of the hidden layer.",
     "linkage": "How the distance of two groups follows from that of their clients.",
     "lr": "Learning rate.",
+    "max_epochs": "Most epochs of a training that ends when it stops improving.",
     "min_client_size": "Fewest samples of a client; everything is drawn again until it holds.",
     "noise_std": "Deviation of the noise around the subspace.",
     "optimizer": "Optimiser of local training.",
