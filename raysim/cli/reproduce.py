@@ -14,7 +14,9 @@ import click
 @click.command("reproduce")
 @click.argument("name", required=False)
 @click.option("--list", "show_list", is_flag=True, help="Show every table and figure.")
-@click.option("--seeds", metavar="N|A-B", help="Number of seeds, or which; default 5, small 1.")
+@click.option(
+    "--seeds", metavar="N|A-B", help="How many seeds, or which; default: the paper's, small 1."
+)
 @click.option("--cells", metavar="PATTERN,...", help="Only cells like mnist/*/rcc_pfl.")
 @click.option(
     "--scale",
@@ -80,16 +82,17 @@ def _summary(folder: Path, file: Path | None) -> None:
 
 def _list(as_json: bool) -> None:
     from raysim.reproduce.costs import table_hours
-    from raysim.reproduce.recipes import PAPER_SEEDS, SCALES, TARGETS
+    from raysim.reproduce.recipes import SCALES, TARGETS, seeds_of
 
     rows: list[dict[str, Any]] = [
         {
             "name": target.name,
             "title": target.title,
             "cells": len(target.cells),
-            "runs": {"full": len(target.cells) * PAPER_SEEDS, "small": len(target.cells)},
+            "printed": len(target.published()),
+            "runs": {"full": len(target.cells) * seeds_of(target), "small": len(target.cells)},
             "core_hours": {
-                scale: table_hours(target, scale, PAPER_SEEDS if scale == "full" else 1)
+                scale: table_hours(target, scale, seeds_of(target) if scale == "full" else 1)
                 for scale in SCALES
             },
         }
@@ -100,13 +103,15 @@ def _list(as_json: bool) -> None:
         return
     lines = [
         [
-            *(row["name"], row["title"], str(row["cells"])),
+            *(row["name"], row["title"], str(row["cells"]), str(row["printed"] or "none")),
             *(str(row["runs"][s]) + "  " + _hours(row["core_hours"][s]) for s in SCALES),
         ]
         for row in rows
     ]
-    _print_table(["name", "what", "cells", "full: runs, cost", "small: runs, cost"], lines, left=2)
-    click.echo("cost: hours of one core without a GPU; full has 5 seeds, small 1")
+    header = ["name", "what", "cells", "printed", "full: runs, cost", "small: runs, cost"]
+    _print_table(header, lines, left=2)
+    click.echo("printed: numbers of the paper to compare with; none: no published number here")
+    click.echo("cost: hours of one core without a GPU; full has the paper's seeds, small 1")
 
 
 def _hours(hours: float) -> str:
@@ -127,11 +132,11 @@ def _reproduce(
 ) -> None:
     from raysim.processes import default_jobs
     from raysim.reproduce.plan import check_data, plan
-    from raysim.reproduce.recipes import find_target, parse_seeds, select_cells
+    from raysim.reproduce.recipes import find_target, parse_seeds, seeds_of, select_cells
     from raysim.reproduce.runner import execute
 
     target = find_target(name)
-    chosen, wanted = select_cells(target, cells), parse_seeds(seeds, scale)
+    chosen, wanted = select_cells(target, cells), parse_seeds(seeds, scale, seeds_of(target))
     runs, failures = plan(target, chosen, wanted, scale=scale, out=out, force=force)
     stream = sys.stderr if as_json else sys.stdout
 
@@ -186,20 +191,20 @@ def _report(
 
 
 def _print_rows(target: Any, rows: Sequence[Any], results: Any, scale: Any, out: Path) -> None:
-    from raysim.reproduce.summary import CLEAN, ari_text, clean_column, noise_text, row_texts
+    from raysim.reproduce.summary import columns_of, row_texts
 
     header = ["cell", "measured", "seeds", "published", "difference"]
     if target.kind != "accuracy":
         lines = [[row.label, *row_texts(row, 3)] for row in rows]
         _print_table(header, lines)
         return
-    columns: dict[str, Any] = {"ARI": ari_text, "noise %": noise_text}
-    if target.paper == "fb-nll" and target.name != CLEAN:
-        columns["clean labels"] = clean_column(target, scale, out)
+    columns: dict[str, Any] = columns_of(target, scale, out, results)
+    for name in ("rounds", "MB up / down", "minutes a run"):
+        del columns[name]
     lines = []
     for row in rows:
         own = [result for result in results if result["cell"] == row.cell]
-        lines.append([row.cell, *row_texts(row, 2), *(show(own) for show in columns.values())])
+        lines.append([row.label, *row_texts(row, 2), *(show(own) for show in columns.values())])
     _print_table([*header, *columns], lines)
 
 

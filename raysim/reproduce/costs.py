@@ -7,7 +7,8 @@ networks. Features are computed once per machine and are not in here: EfficientN
 
 from __future__ import annotations
 
-from raysim.reproduce.recipes import Cell, Scale, Target
+from raysim.reproduce.recipes import Scale, method_of
+from raysim.reproduce.tables import Cell, Target
 
 TRAINING_MINUTES: dict[tuple[str, str, str], float] = {
     ("rcc-pfl", "mnist", "full"): 2.0,
@@ -20,20 +21,44 @@ TRAINING_MINUTES: dict[tuple[str, str, str], float] = {
     ("fb-nll", "cifar10", "small"): 4.0,
     ("fb-nll", "svhn", "full"): 6100.0,
     ("fb-nll", "svhn", "small"): 6.0,
+    ("fedfixer", "mnist", "full"): 25.0,
+    ("fedfixer", "mnist", "small"): 5.0,
+    ("fedfixer", "cifar10", "full"): 28_000.0,
+    ("fedfixer", "cifar10", "small"): 6.0,
+    ("fedfixer", "clothing1m", "full"): 100_000.0,
+    ("fedfixer", "clothing1m", "small"): 200.0,
+    ("fedrn", "cifar10", "full"): 900.0,
+    ("fedrn", "cifar10", "small"): 7.0,
+    ("fedrn", "cifar100", "full"): 15_000.0,
+    ("fedrn", "cifar100", "small"): 7.0,
+    ("fedrn", "mini_webvision", "full"): 80_000.0,
+    ("fedrn", "mini_webvision", "small"): 7.0,
+    ("clipfl", "cifar10", "full"): 15_000.0,
+    ("clipfl", "cifar10", "small"): 4.0,
+    ("clipfl", "cifar100", "full"): 15_000.0,
+    ("clipfl", "cifar100", "small"): 4.0,
 }
-"""Plain training inside groups, by (paper, dataset, scale)."""
+"""FedAvg, or plain training inside groups, by (paper, dataset, scale)."""
 METHOD_FACTORS = {"ifca_pfl": 1.5, "rhfl": 2.0, "rhfl_fb_nll": 2.0}
 """Cost relative to that: losses of all models, logits of the public images."""
+PAPER_FACTORS: dict[str, dict[str, float]] = {
+    # five steps of the personal model per batch; sweeps over all clients and twice the rounds
+    "fedfixer": {"fedfixer": 9.0, "cores2_local": 2.5, "cores2_global": 1.3, "fedcorr": 2.5},
+    "fedrn": {"fedrn": 1.5, "co_teaching": 2.1, "selfie": 1.8, "dividemix": 7.0},
+    "clipfl": {"clipfl": 1.0, "fedcorr": 1.2, "rhfl": 10.0, "fedlsr": 2.2},
+}
+"""The same by registered method, for papers with rows of their own."""
 SIMILARITY_MINUTES = 0.1
 UNKNOWN_MINUTES = 10.0
 
 
 def run_minutes(target: Target, cell: Cell, scale: Scale) -> float:
     """Return the estimated minutes of one run."""
-    if target.kind == "similarity":
+    if not target.trains:
         return SIMILARITY_MINUTES
     minutes = TRAINING_MINUTES.get((target.paper, cell.dataset, scale), UNKNOWN_MINUTES)
-    return minutes * METHOD_FACTORS.get(cell.method, 1.0)
+    factors = PAPER_FACTORS.get(target.paper, METHOD_FACTORS)
+    return minutes * factors.get(method_of(target.paper, cell.method), 1.0)
 
 
 def table_hours(target: Target, scale: Scale, seeds: int) -> float:

@@ -12,17 +12,17 @@ from raysim.errors import ConfigError, DataError, OutputError
 from raysim.methods.clustered import uses_of
 from raysim.reproduce.costs import run_minutes
 from raysim.reproduce.recipes import (
-    Cell,
     Scale,
-    Target,
     config_digest,
     differences,
+    paper_deviations,
     public_config,
     reduced_settings,
     run_config,
     with_weights_at_hand,
 )
 from raysim.reproduce.results import read_result, result_path
+from raysim.reproduce.tables import Cell, Target
 
 GROUPED = ("rcc_pfl", "fb_nll_minus")
 """Methods that differ from optimum in the groups alone."""
@@ -100,7 +100,7 @@ def _run(target: Target, cell: Cell, seed: int, scale: Scale, out: Path, force: 
         "reduced": reduced_settings(target, cell, scale),
         "deviations": details["deviations"],
     }
-    kind = "similarity" if config is None else "training"
+    kind = target.kind if config is None else "training"
     job = {"kind": kind, "head": head, "goal": str(goal.resolve()), "force": force, **details}
     if config is not None:
         job["run_dir"] = str((out / "runs" / _slug(cell, seed, config)).resolve())
@@ -111,10 +111,13 @@ def _run(target: Target, cell: Cell, seed: int, scale: Scale, out: Path, force: 
 
 
 def _published(target: Target, cell: Cell) -> dict[str, Any] | None:
-    """Return the printed mean and sd of a cell; for similarities the value of every pair."""
+    """Return the printed mean and sd of a cell, or its several values by name."""
     printed = target.published()
-    if target.kind == "similarity":
-        return {pair: value.mean for pair, value in printed.items()} or None
+    if not target.trains:
+        return {name: value.mean for name, value in printed.items()} or None
+    if len(target.compares) > 1:
+        own = {v: printed.get(f"{cell.address} {v}") for v in target.compares}
+        return {name: value.mean for name, value in own.items() if value is not None} or None
     found = printed.get(cell.address)
     return None if found is None else {"mean": found.mean, "sd": found.sd}
 
@@ -127,9 +130,14 @@ def _details(
         from raysim.reproduce.similarity import SETTINGS
 
         return None, {"config": SETTINGS[target.name], "deviations": []}
+    if target.kind == "costs":
+        from raysim.reproduce.passes import SETTING
+
+        return None, {"config": SETTING, "deviations": []}
     config = run_config(target, cell, seed=seed, scale=scale)
-    config, deviations = with_weights_at_hand(target, cell, config)
-    return config, {"config": public_config(config), "deviations": list(deviations)}
+    config, missing = with_weights_at_hand(target, cell, config)
+    deviations = [*paper_deviations(target, cell, scale), *missing]
+    return config, {"config": public_config(config), "deviations": deviations}
 
 
 def _check_same(goal: Path, config: RunConfig | None, plain: Mapping[str, Any]) -> None:
@@ -185,6 +193,8 @@ def _needs(run: Run) -> list[tuple[str, Any]]:
     """Return (name, function that finds it) of the data sets and networks of a run."""
     from raysim.config import load_config
 
+    if run.target.kind == "costs":
+        return []  # digits
     if run.target.kind == "similarity":
         from raysim.reproduce.similarity import datasets_of
 

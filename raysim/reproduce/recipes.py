@@ -1,7 +1,7 @@
 """Which runs every table and figure is made of, and what config each has.
 
-A cell is addressed ``dataset/m<tasks>/method``. Its config is a file of ``configs/paper`` plus
-overrides; ``METHOD_SETTINGS`` is where a method gets settings of its own.
+A cell is addressed ``dataset/m<tasks>/method`` or ``dataset/<column>/<row>``. Its config is a file
+of ``configs/paper`` plus overrides; ``METHOD_SETTINGS`` is where a row gets settings of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Literal
@@ -17,13 +16,9 @@ from typing import Any, Literal
 from raysim.config import RunConfig, changed_keys, load_config
 from raysim.errors import ConfigError, DataError
 from raysim.methods.clustered import uses_of
-from raysim.reproduce.published import (
-    GROUPS,
-    TABLE_II_SIMILARITY,
-    TABLE_VII_SIMILARITY,
-    Published,
-    published,
-)
+from raysim.reproduce.papers import PAPERS
+from raysim.reproduce.published import TABLE_II_SIMILARITY, TABLE_VII_SIMILARITY, Published
+from raysim.reproduce.tables import Cell, Rows, Target
 from raysim.settings import did_you_mean
 
 Scale = Literal["full", "small"]
@@ -39,59 +34,6 @@ CORRECTION = (
 )
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One entry of a table."""
-
-    dataset: str
-    groups: int
-    method: str
-
-    @property
-    def address(self) -> str:
-        """How the cell is named on the command line and in the results."""
-        return f"{self.dataset}/m{self.groups}/{self.method}" if self.groups else self.method
-
-
-@dataclass(frozen=True)
-class Target:
-    """A table or figure."""
-
-    name: str
-    title: str
-    kind: Literal["accuracy", "loss", "similarity"]
-    """What is compared: accuracies, test losses (no number is printed), or similarities."""
-    noise: str = "none"
-    datasets: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    groups: tuple[int, ...] = GROUPS
-
-    @property
-    def paper(self) -> str:
-        """Which paper it is in."""
-        return self.name.partition("/")[0]
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        """Every entry, in the order of the paper."""
-        if self.kind == "similarity":
-            return (Cell(dataset="", groups=0, method="similarity"),)
-        return tuple(
-            Cell(dataset, groups, method)
-            for dataset in self.datasets
-            for groups in self.groups
-            for method in self.methods
-        )
-
-    def published(self) -> dict[str, Published]:
-        """Return the printed numbers by cell; for similarities by pair of users."""
-        return _SIMILARITIES.get(self.name) or published(self.name)
-
-
-_SIMILARITIES = {
-    "fb-nll/table2": {pair: Published(r) for pair, r in TABLE_II_SIMILARITY.items()},
-    "fb-nll/table7": {pair: Published(r) for pair, r in TABLE_VII_SIMILARITY.items()},
-}
 NOISES = {
     "none": "none",
     "class_independent": "{kind: class_independent, rate: 0.25}",
@@ -111,6 +53,11 @@ def _fb(number: int, what: str, noise: str, methods: tuple[str, ...]) -> Target:
     return Target(f"fb-nll/table{number}", title, "accuracy", noise, ("cifar10", "svhn"), methods)
 
 
+def _similarity(number: int, title: str, printed: Mapping[str, float]) -> Target:
+    values = {pair: Published(r) for pair, r in printed.items()}
+    return Target(f"fb-nll/table{number}", title, "similarity", printed=values)
+
+
 _ALL = (
     _rcc(2, "class_independent"),
     _rcc(3, "class_dependent"),
@@ -123,16 +70,17 @@ _ALL = (
         ("optimum", "rcc_pfl", "ifca_pfl"),
         (3,),
     ),
-    Target("fb-nll/table2", "similarity of five CIFAR-10 users", "similarity"),
+    _similarity(2, "similarity of five CIFAR-10 users", TABLE_II_SIMILARITY),
     _fb(4, "grouping", "class_independent", CLUSTERING),
     _fb(5, "grouping", "class_dependent", CLUSTERING),
     _fb(6, "grouping", "uniform", CLUSTERING),
-    Target("fb-nll/table7", "similarity of CIFAR-10 and CIFAR-100 users", "similarity"),
+    _similarity(7, "similarity of CIFAR-10 and CIFAR-100 users", TABLE_VII_SIMILARITY),
     _fb(8, "FB-NLL(-)", "none", ("fb_nll_minus",)),
     _fb(9, "label correction", "class_independent", CORRECTION),
     _fb(10, "label correction", "class_dependent", CORRECTION),
     _fb(11, "label correction", "uniform", CORRECTION),
     Target("fb-nll/figure5", "relevance against the number of eigenvectors", "similarity"),
+    *(target for paper in PAPERS.values() for target in paper.targets),
 )
 TARGETS: dict[str, Target] = {target.name: target for target in _ALL}
 
@@ -148,7 +96,8 @@ _IN_GROUPS = ("method.groups={kind: similarity}",)  # the grouping of FB-NLL, fb
 # FB-NLL section VI: two iterations count 2 K of 80 rounds, then 10; 20 rounds before pruning.
 _FEDCORR = ("method.iterations=2", "method.sweep_rounds=20", "method.finetune_rounds=10")
 _CLIPFL = ("method.score_rounds=20",)
-METHOD_SETTINGS: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
+METHOD_SETTINGS: dict[str, Rows] = {
+    **{name: paper.rows for name, paper in PAPERS.items()},
     "rcc-pfl": {},
     "fb-nll": {
         "fedcorr": {"both": _IN_GROUPS, "full": _FEDCORR},
@@ -158,7 +107,7 @@ METHOD_SETTINGS: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
         "rhfl": {"both": _IN_GROUPS},
     },
 }
-"""paper -> method -> scale (or ``both``) -> overrides beside the method's name."""
+"""paper -> row -> ``both``, scale or ``scale/dataset`` -> overrides beside the method's name."""
 
 USES_PRETRAINED = {"fb-nll": {"cifar10": "data.correction_features", "svhn": "data.features"}}
 """Setting that asks for ImageNet ResNet-18 in the full config of (paper, dataset)."""
@@ -190,10 +139,10 @@ def select_cells(target: Target, patterns: str | None) -> tuple[Cell, ...]:
     return tuple(c for c in target.cells if c.address in chosen)
 
 
-def parse_seeds(text: str | None, scale: Scale) -> tuple[int, ...]:
-    """Return the seeds of ``N`` (the first N), ``A-B`` or ``A-B,C-D``; None: five, small one."""
+def parse_seeds(text: str | None, scale: Scale, default: int = PAPER_SEEDS) -> tuple[int, ...]:
+    """Return the seeds of ``N`` (the first N), ``A-B`` or ``A-B,C-D``; None: all, small one."""
     if text is None:
-        return tuple(range(PAPER_SEEDS if scale == "full" else 1))
+        return tuple(range(default if scale == "full" else 1))
     wrong = ConfigError(
         f"--seeds must be a number of seeds or ranges of them, got {text!r}; write for example "
         "--seeds 5 for 0 to 4, or --seeds 3-3 for seed 3 alone"
@@ -213,19 +162,59 @@ def run_config(target: Target, cell: Cell, *, seed: int, scale: Scale) -> RunCon
     """Return the config of one run, everything that decides its bits made explicit."""
     from raysim.experiment import Experiment
 
-    overrides = [
-        f"seed={seed}",
-        f"data.partition.groups={cell.groups}",
-        f"data.noise={NOISES[target.noise]}",
-        *_method_overrides(target.paper, cell.method, scale),
-    ]
-    config = load_config(BASES[target.paper, cell.dataset, scale], overrides)
-    return Experiment(config).config  # with the kernel decided
+    base = BASES[target.paper, cell.dataset, scale]
+    if target.paper in PAPERS and target.columns:
+        changes = _paper_overrides(target.paper, cell, scale, base)
+    else:
+        changes = [
+            f"data.partition.groups={cell.groups}",
+            f"data.noise={NOISES[target.noise]}",
+            *_method_overrides(target.paper, cell.method, scale),
+        ]
+    return Experiment(load_config(base, [f"seed={seed}", *changes])).config  # kernel decided
 
 
-def _method_overrides(paper: str, method: str, scale: Scale) -> Sequence[str]:
-    known = METHOD_SETTINGS.get(paper, {}).get(method, {})
-    return [f"method={method}", *known.get("both", ()), *known.get(scale, ())]
+def _paper_overrides(paper: str, cell: Cell, scale: Scale, base: str) -> list[str]:
+    """Return what makes the base config that of a cell: its method, its column, its row.
+
+    A partition of another kind keeps the number of clients.
+    """
+    known = PAPERS[paper]
+    if cell.method in known.refused:
+        raise ConfigError(f"{cell.address} cannot be run: {known.refused[cell.method]}")
+    _, *own = _method_overrides(paper, cell.method, scale, cell.dataset)
+    name = f"method.name={method_of(paper, cell.method)}"  # the base config's settings stay
+    clients = load_config(base).data.partition.clients
+    column: list[str] = []
+    for part in cell.column.split("/"):
+        column += known.columns.get(f"{cell.dataset}/{part}") or known.columns[part]
+    return [f"data.partition.clients={clients}", name, *column, *own]
+
+
+def _method_overrides(paper: str, row: str, scale: Scale, dataset: str = "") -> Sequence[str]:
+    known = METHOD_SETTINGS.get(paper, {}).get(row, {})
+    method = known.get("method", (row,))[0]
+    keys = ("both", scale, f"{scale}/{dataset}")
+    return [f"method={method}", *(change for key in keys for change in known.get(key, ()))]
+
+
+def method_of(paper: str, row: str) -> str:
+    """Return the registered name of the method that a row is made with."""
+    return METHOD_SETTINGS.get(paper, {}).get(row, {}).get("method", (row,))[0]
+
+
+def seeds_of(target: Target) -> int:
+    """Return how often the paper repeated a run."""
+    return PAPERS[target.paper].seeds if target.paper in PAPERS else PAPER_SEEDS
+
+
+def paper_deviations(target: Target, cell: Cell, scale: Scale) -> tuple[str, ...]:
+    """Return where the config of a cell is not the paper's setting, besides what is reduced."""
+    if target.paper not in PAPERS or not target.trains:
+        return ()
+    known = PAPERS[target.paper].deviations
+    parts = ("", scale, cell.dataset, *cell.column.split("/"), cell.method)
+    return tuple(known[part] for part in parts if part in known)
 
 
 def with_weights_at_hand(
@@ -264,7 +253,7 @@ def reduced_settings(target: Target, cell: Cell, scale: Scale) -> dict[str, dict
 
     ``paper`` is missing where the setting belongs to another network or extractor.
     """
-    if scale == "full" or target.kind == "similarity":
+    if scale == "full" or not target.trains:
         return {}
     full, small = (run_config(target, cell, seed=0, scale=s) for s in SCALES)
     printed = public_config(full)

@@ -15,7 +15,8 @@ from typing import Any
 
 from raysim.errors import OutputError
 from raysim.reproduce.published import Published
-from raysim.reproduce.recipes import Scale, Target
+from raysim.reproduce.recipes import Scale
+from raysim.reproduce.tables import Target, Value
 
 FORMAT = 1
 Result = dict[str, Any]
@@ -38,7 +39,7 @@ class Row:
         """What is printed beside the numbers."""
         return (
             self.what
-            if self.cell == "similarity" and self.what
+            if self.cell in ("similarity", "costs") and self.what
             else f"{self.cell} {self.what}".strip()
         )
 
@@ -77,7 +78,7 @@ class Row:
 
 def stored_scale(target: Target, scale: Scale) -> Scale:
     """Return the scale under which results are kept: similarities have nothing to reduce."""
-    return "full" if target.kind == "similarity" else scale
+    return scale if target.trains else "full"
 
 
 def result_path(out: Path, target: Target, scale: Scale, cell: str, seed: int) -> Path:
@@ -129,10 +130,10 @@ def rows_of(target: Target, results: Sequence[Result]) -> list[Row]:
         cell.address: [r for r in results if r["cell"] == cell.address] for cell in target.cells
     }
     if target.kind == "accuracy":
-        printed = target.published()
         return [
-            _row(cell, "", [(r["seed"], r["accuracy_percent"]) for r in found], printed.get(cell))
+            _compared(target, cell, value, found)
             for cell, found in by_cell.items()
+            for value in target.compares
         ]
     rows = []
     for cell, found in by_cell.items():
@@ -140,9 +141,27 @@ def rows_of(target: Target, results: Sequence[Result]) -> list[Row]:
     return rows
 
 
+def _compared(target: Target, cell: str, value: Value, found: Sequence[Result]) -> Row:
+    """Return the row of one of the values that a table of accuracies prints."""
+    what = target.value_name(value)
+    pairs = [(r["seed"], number) for r in found if (number := value_of(r, value)) is not None]
+    return _row(cell, what, pairs, target.published().get(f"{cell} {what}".strip()))
+
+
+def value_of(result: Result, value: Value) -> float | None:
+    """Return a number of a result in per cent; None where the run did not record it."""
+    if value == "last":
+        return float(result["accuracy_percent"])
+    if value == "noisy_clients":
+        share = (result.get("noisy_clients") or {}).get("precision")
+    else:
+        share = result.get({"last10": "accuracy_last10", "top5": "top5"}[value])
+    return None if share is None else 100 * share
+
+
 def _value_rows(target: Target, cell: str, found: Sequence[Result]) -> list[Row]:
     """Return one row per measured or printed value of a cell."""
-    printed = target.published() if target.kind == "similarity" else {}
+    printed = {} if target.trains else target.published()
     values = {r["seed"]: r["values"] if "values" in r else _last_losses(r) for r in found}
     rows = []
     for key in dict.fromkeys([*printed, *(key for own in values.values() for key in own)]):

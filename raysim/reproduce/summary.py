@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from raysim.errors import OutputError
-from raysim.reproduce.recipes import SCALES, TARGETS, Scale, Target
+from raysim.reproduce.papers import PAPERS
+from raysim.reproduce.recipes import SCALES, TARGETS, Scale
 from raysim.reproduce.results import Result, Row, read_results, rows_of
+from raysim.reproduce.tables import VALUE_WORDS, Target
 
 NOTES = "NOTES.md"
 """A file beside the results that is put into the summary as it is: explanations by hand."""
@@ -69,8 +71,7 @@ def _table(target: Target, scale: Scale, results: Sequence[Result], out: Path) -
     rows = rows_of(target, results)
     if target.kind == "accuracy":
         by_cell = {row.cell: [r for r in results if r["cell"] == row.cell] for row in rows}
-        columns = {**_COLUMNS, **({"clean labels": clean_column(target, scale, out)})}
-        columns = columns if target.paper == "fb-nll" and target.name != CLEAN else _COLUMNS
+        columns = columns_of(target, scale, out, results)
         lines += _markdown(
             ["cell", "measured", "seeds", "published", "difference", *columns],
             [
@@ -91,10 +92,26 @@ def _statements(target: Target, scale: Scale, results: Sequence[Result]) -> list
     if scale == "small":
         lines += ["**Not the paper's setting.** Reduced:", ""]
         lines += [f"- {text}" for text in reduced_texts(results)] + [""]
+    if target.kind == "accuracy" and target.compares != ("last",):
+        lines += [f"Compared: {'; '.join(VALUE_WORDS[v] for v in target.compares)}.", ""]
     deviations = sorted({text for result in results for text in result["deviations"]})
     if deviations:
         lines += ["Deviations:", "", *(f"- {text}" for text in deviations), ""]
     return lines
+
+
+def columns_of(
+    target: Target, scale: Scale, out: Path, results: Sequence[Result]
+) -> dict[str, Column]:
+    """Return what is shown beside the accuracies of a table."""
+    columns = dict(_COLUMNS)
+    if target.paper == "fb-nll" and target.name != CLEAN:
+        columns["clean labels"] = clean_column(target, scale, out)
+    if target.paper in PAPERS:  # one model for all: there are no groups to find
+        del columns["ARI"]
+        shown = {name: show for name, show in _JUDGED.items() if any(show([r]) for r in results)}
+        columns |= shown
+    return columns
 
 
 def reduced_texts(results: Iterable[Result]) -> list[str]:
@@ -183,6 +200,26 @@ _COLUMNS: dict[str, Column] = {
 }
 
 
+def _shares(name: str) -> Column:
+    """Return the column with precision and recall, in per cent, of what is stored as ``name``."""
+
+    def show(results: Sequence[Result]) -> str:
+        found = [result[name] for result in results if result.get(name)]
+        both = [_mean(own[key] for own in found) for key in ("precision", "recall")]
+        if both == [None, None]:
+            return ""
+        return " / ".join("" if share is None else f"{100 * share:.1f}" for share in both)
+
+    return show
+
+
+_JUDGED: dict[str, Column] = {
+    "labels kept: precision / recall %": _shares("selection_last10"),
+    "noisy clients: precision / recall %": _shares("noisy_clients"),
+}
+"""Label precision and recall over the last ten rounds; clients taken for noisy, at the end."""
+
+
 def clean_column(target: Target, scale: Scale, out: Path) -> Column:
     """Return the column with the accuracy that the same setting reaches with clean labels."""
     clean = {
@@ -240,6 +277,9 @@ def _not_run(found: dict[tuple[str, Scale], list[Result]]) -> str:
     """List every cell of the papers that has no result at any scale, or only a reduced one."""
     lines = ["## Not run", ""]
     for name, target in TARGETS.items():
+        refused = PAPERS[target.paper].refused if target.paper in PAPERS else {}
+        for row in (row for row in refused if row in target.methods):
+            lines.append(f"- {name}, {row} cannot be run: {refused[row]}")
         done: dict[Scale, set[str]] = {
             scale: {r["cell"] for r in found.get((name, scale), [])} for scale in SCALES
         }

@@ -38,6 +38,10 @@ def measured(job: Mapping[str, Any], tell: Tell) -> Result:
     head = {"format": FORMAT, **job["head"], "raysim": __version__, "machine": machine_class()}
     if job["kind"] == "similarity":
         return {**head, **_similarity(job)}
+    if job["kind"] == "costs":
+        from raysim.reproduce.passes import measure
+
+        return {**head, "values": measure(head["seed"]), "seconds": {}}
     config = load_config(job["config"])
     found = _reused(job, config, tell) if job["optimum"] else None
     return {**head, **(found or _trained(job, config, Path(job["run_dir"]), tell))}
@@ -92,7 +96,12 @@ def _scores(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) ->
         "accuracy": accuracy,
         "accuracy_percent": round(100 * accuracy, 4),
         "accuracy_last5": _rounded([sum(accuracies[-5:]) / len(accuracies[-5:])])[0],
+        "accuracy_last10": _rounded([sum(accuracies[-10:]) / len(accuracies[-10:])])[0],
         "accuracy_best": max(_rounded(accuracies)),
+        "top5": _rounded([scored[-1].get("top5", {}).get("mean")])[0],
+        "selection": _last(records, "selection"),
+        "selection_last10": _mean_selection(records),
+        "noisy_clients": _last(records, "noisy_clients"),
         "per_client": _rounded(summary["accuracy"]["per_client"]),
         "series": series,
         "rounds": summary["rounds"],
@@ -106,6 +115,21 @@ def _scores(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) ->
         "rank": next((r["rank"] for r in records if "rank" in r), None),
         "digest": summary["digest"],
     }
+
+
+def _last(records: Sequence[Mapping[str, Any]], key: str) -> Any:
+    """Return what was recorded last under ``key``; None if nothing was."""
+    return next((record[key] for record in reversed(records) if key in record), None)
+
+
+def _mean_selection(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None] | None:
+    """Return label precision and recall over the last ten rounds: who takes part changes."""
+    found = [record["selection"] for record in records if "selection" in record][-10:]
+    means: dict[str, float | None] = {}
+    for name in ("precision", "recall", "f_score"):
+        known = [own[name] for own in found if own[name] is not None]
+        means[name] = round(sum(known) / len(known), DIGITS) if known else None
+    return means if found else None
 
 
 def _rounded(values: Sequence[float | None]) -> list[Any]:

@@ -92,11 +92,20 @@ def test_clean_label_row_is_that_of_the_sheet(sheet):
     assert published("fb-nll/table8") == expected
 
 
-@pytest.mark.parametrize("name", [n for n, t in TARGETS.items() if t.kind == "accuracy"])
+TABLES = [n for n, t in TARGETS.items() if t.kind == "accuracy" and "figure" not in n]
+
+
+@pytest.mark.parametrize("name", TABLES)
 def test_every_cell_of_every_table_has_a_printed_number(name):
     target = TARGETS[name]
 
-    assert target.published().keys() == {cell.address for cell in target.cells}
+    cells = {
+        f"{cell.address} {target.value_name(value)}".strip()
+        for cell in target.cells
+        for value in target.compares
+        if not (name == "clipfl/table3" and cell.method == "fedlsr")  # it diverged
+    }
+    assert target.published().keys() == cells
 
 
 def test_similarities_are_those_of_the_paper():
@@ -113,4 +122,8 @@ def test_every_table_and_figure_of_the_issue_is_there():
     assert set(TARGETS) == {
         *(f"fb-nll/table{n}" for n in numbers),
         *("rcc-pfl/table2", "rcc-pfl/table3", "rcc-pfl/figure3", "fb-nll/figure5"),
+        *(f"fedfixer/table{n}" for n in range(2, 6)),
+        *(f"fedrn/table{n}" for n in range(2, 11)),
+        *(f"clipfl/table{n}" for n in range(1, 5)),
+        *(f"clipfl/figure{n}" for n in range(9, 12)),
     }

@@ -8,6 +8,7 @@ from raysim.config import choice_name
 from raysim.methods import METHODS
 from raysim.reproduce import recipes
 from raysim.reproduce.costs import TRAINING_MINUTES, run_minutes, table_hours
+from raysim.reproduce.papers import PAPERS
 from raysim.reproduce.plan import plan
 from raysim.reproduce.recipes import (
     BASES,
@@ -20,7 +21,7 @@ from raysim.reproduce.recipes import (
     with_weights_at_hand,
 )
 
-TRAINED = [target for target in TARGETS.values() if target.kind != "similarity"]
+TRAINED = [t for t in TARGETS.values() if t.trains and t.paper not in PAPERS]
 EVERY = [(target, cell) for target in TRAINED for cell in target.cells]
 READY = [(target, cell) for target, cell in EVERY if cell.method in METHODS.names()]
 

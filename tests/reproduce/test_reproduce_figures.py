@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from raysim.reproduce.figures import draw_figure
+from raysim.reproduce.figures import _bars, draw_figure
 from raysim.reproduce.recipes import TARGETS
 
 LOSSES = {"round": [1, 2], "test_loss_by_task": [[2.0, 1.9, 1.8], [1.0, 0.9, 0.8]]}
@@ -58,3 +58,18 @@ def test_tables_and_machines_without_matplotlib_draw_nothing(monkeypatch, tmp_pa
     assert draw_figure(TARGETS["rcc-pfl/table2"], [loss_result("optimum", 0)], tmp_path) is None
     assert draw_figure(target, [loss_result("optimum", 0)], tmp_path) is None
     assert draw_figure(target, [], tmp_path) is None
+
+
+def test_figures_of_accuracies_have_a_panel_per_value():
+    result = {
+        "cell": "cifar10/iid/mu0.8/clipfl_t30_m2",
+        "seed": 0,
+        "accuracy_percent": 50.0,
+        "accuracy_last10": 0.4,
+        "noisy_clients": {"precision": 0.9},
+    }
+
+    figure = _bars(TARGETS["clipfl/figure9"], [result])
+
+    widths = [[bar.get_width() for bar in axes.patches] for axes in figure.axes]
+    assert widths == [[pytest.approx(40.0)], [pytest.approx(90.0)]]

@@ -130,3 +130,26 @@ def test_the_command_writes_the_file(results, reproduce, tmp_path):
 
     assert said.code == 0, said.err
     assert (tmp_path / "RESULTS.md").read_text(encoding="utf-8") == write_summary(results)
+
+
+def test_judged_labels_and_clients_are_shown_where_they_were_recorded(results):
+    place = ("fedrn/table2", "cifar10/s2/sym0.8/fedrn_k2", 50.0)
+    kept = {"precision": 0.81, "recall": 0.9, "f_score": 0.85}
+    put(results, *place, selection_last10=kept, noisy_clients=None)
+    found = {"found": [1], "precision": 0.85, "recall": 0.5}
+    clip = ("clipfl/table1", "cifar10/iid/mu0.8/fedavg+clipfl", 50.0)
+    put(results, *clip, accuracy_last10=0.48, noisy_clients=found, deviations=["a network"])
+
+    text = write_summary(results)
+
+    part = text.split("## fedrn/table2, scale small")[1].split("\n## ")[0]
+    assert "labels kept: precision / recall %" in part
+    assert "noisy clients" not in part
+    assert line_of(part, "| cifar10/s2/sym0.8/fedrn_k2 |")[-1] == "81.0 / 90.0"
+    part = text.split("## clipfl/table1, scale small")[1].split("\n## ")[0]
+    line = line_of(part, "| cifar10/iid/mu0.8/fedavg+clipfl |")
+    assert line[1:5] == ["48.00", "0", "59.14", "-11.14"]  # the mean of the last ten rounds
+    assert line[-1] == "85.0 / 50.0"
+    assert "Compared: mean test accuracy of the last 10 rounds." in part
+    assert "- a network" in part
+    assert "clipfl/table4, fedavg+clipfl_synthetic cannot be run" in text

@@ -1,0 +1,140 @@
+"""FedRN's Table 8: what a round costs, by its formulas and counted in runs on the digits.
+
+Messages in models per client (M), work in passes over a client's samples (F forward, B backward).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+EPOCHS, NEIGHBOURS, VIEWS = 5, 2, 2
+"""e, k, and m of DivideMix."""
+SETTING: dict[str, Any] = {
+    "seed": 0,
+    "data": {
+        "dataset": "digits",
+        "fraction": 0.25,
+        "partition": {"kind": "iid", "clients": 4},
+        "noise": {"kind": "symmetric", "rate": 0.4},
+        "server": {"per_class": 0},
+    },
+    "model": {"name": "small_cnn", "widths": [4, 8]},
+    "train": {"rounds": 3, "epochs": EPOCHS, "batch_size": 32, "lr": 0.05, "momentum": 0.5},
+    "server": {"weights": "samples"},
+    "evaluate": {"every": 100},
+}
+"""A run of three rounds; the second one is counted: nothing is evaluated in it."""
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {"name": "single"},
+    "co_teaching": {"name": "co_teaching", "ramp_rounds": 0},
+    "joint_optimization": {"name": "joint_optimization", "warmup_rounds": 1},
+    "selfie": {"name": "selfie", "warmup_rounds": 1},
+    "dividemix": {"name": "dividemix", "warmup_rounds": 1},
+    "rfl": {"name": "rfl", "ramp_rounds": 0, "pseudo_rounds": 0},
+    "fedrn": {"name": "fedrn", "warmup_rounds": 1, "neighbours": NEIGHBOURS},
+}
+
+
+def printed_costs(
+    epochs: int = EPOCHS, neighbours: int = NEIGHBOURS, views: int = VIEWS
+) -> dict[str, float]:
+    """Return Table 8 for numbers of local epochs e, neighbours k and views m.
+
+    SELFIE's forward passes are those of its total cost; its own column prints e.
+    """
+    e, k, m = epochs, neighbours, views
+    table = {
+        "fedavg": (1, 1, e, e),
+        "co_teaching": (2, 2, 2 * e, 2 * e),
+        "joint_optimization": (1, 1, e, e),
+        "selfie": (1, 1, 2 * e, e),
+        "dividemix": (2, 2, (4 * m + 2) * e, 2 * e),
+        "rfl": (1, 1, e, e),
+        "fedrn": (k + 1, 1, e + 2 * k + 1, k + e),
+    }
+    columns = ("down M", "up M", "F", "B")
+    return {
+        f"{row} {column}": float(number)
+        for row, numbers in table.items()
+        for column, number in zip(columns, numbers, strict=True)
+    }
+
+
+def measure(seed: int) -> dict[str, float]:
+    """Return what a round of every method cost, in the units of ``printed_costs``."""
+    found: dict[str, float] = {}
+    for row, method in METHODS.items():
+        found |= {f"{row} {what}": round(x, 4) for what, x in measured_costs(method, seed).items()}
+    return found
+
+
+def measured_costs(method: Mapping[str, Any], seed: int) -> dict[str, float]:
+    """Return messages and passes of one method's second round."""
+    from raysim.config import load_config
+    from raysim.experiment import Experiment
+    from raysim.models.params import initial_tree
+
+    with TemporaryDirectory() as folder:
+        output = str(Path(folder) / "run")
+        plain = {**SETTING, "seed": seed, "method": dict(method), "output": output}
+        experiment = Experiment(load_config({**plain, "runtime": {"kind": "local"}}))
+        marks: list[tuple[int, int]] = []
+        with counted_passes() as passes:
+
+            def mark(event: Any) -> None:
+                if event.kind == "round":
+                    marks.append((passes.forward, passes.backward))
+
+            experiment.run(listeners=[mark])
+        sent = experiment.folder.records()[-2]["bytes"]
+        data = experiment.prepare()
+    tree = initial_tree(experiment.config.model, data.image_shape, data.classes, seed)
+    one = sum(array.nbytes for array in tree.values()) * len(data.split.clients)
+    samples = sum(len(ids) for ids in data.split.clients)
+    (f0, b0), (f1, b1) = marks[-3:-1]
+    return {
+        "down M": sum(sent["down"].values()) / one,
+        "up M": sum(sent["up"].values()) / one,
+        "F": (f1 - f0) / samples,
+        "B": (b1 - b0) / samples,
+    }
+
+
+@dataclass
+class Passes:
+    """Images that went through networks, and gradients that came back."""
+
+    forward: int = 0
+    backward: int = 0
+
+
+@contextmanager
+def counted_passes() -> Iterator[Passes]:
+    """Count what networks do inside the block, at their heads.
+
+    Bodies have no other linear layer here, and some methods call body and head one by one.
+    """
+    from torch.nn import Linear
+    from torch.nn.modules.module import register_module_forward_hook
+
+    passes = Passes()
+
+    def came_back(gradient: Any) -> None:
+        passes.backward += len(gradient)
+
+    def went_through(module: Any, inputs: Any, output: Any) -> None:
+        if isinstance(module, Linear):
+            passes.forward += len(output)
+            if output.requires_grad:
+                output.register_hook(came_back)
+
+    hook = register_module_forward_hook(went_through)
+    try:
+        yield passes
+    finally:
+        hook.remove()
