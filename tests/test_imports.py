@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "seeding": set(),
     "protocols": set(),
     "settings": {"errors"},
+    "bundled": {"errors", "settings"},
     "plugins": {"errors", "settings"},
     "processes": {"errors"},
     "environment": set(),

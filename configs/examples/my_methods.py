@@ -4,7 +4,7 @@ Every client sends how often it holds each label, the server puts similar histog
 A yardstick for groupings that never look at a label: here wrong labels can mislead.
 
     raysim run quickstart --import my_methods method.name=label_groups
-    raysim compare quickstart --import my_methods --methods fb_nll_minus,label_groups,single
+    raysim compare quickstart name=own --import my_methods --methods fb_nll,label_groups,single
 """
 
 from collections.abc import Mapping
