@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
+from raysim.cli.story import group_facts
 from raysim.runtime.coordinator import Event, Listener
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ def _facts(record: Mapping[str, Any]) -> list[str]:
         facts.append(f"acc {100 * accuracy['mean']:.1f} ± {100 * accuracy['std']:.1f}")
     if record.get("loss") is not None:
         facts.append(f"loss {record['loss']:.3f}")
-    if "ari" in record:
-        facts.append(f"groups {len(set(record['groups']))}  ARI {record['ari']:.2f}")
+    if "groups" in record:
+        facts.append(f"groups {len(set(record['groups']))}{group_facts(record)}")
     if "labels" in record:
         labels = record["labels"]
         before, after = 100 * labels["noise_before"], 100 * labels["noise_after"]

@@ -74,14 +74,20 @@ def round_of(record: Mapping[str, Any]) -> Round:
 
 def _found(record: Mapping[str, Any]) -> list[str]:
     found = []
-    if "ari" in record:
-        found.append(f"{len(set(record['groups']))} groups  ARI {record['ari']:.2f}")
+    if "groups" in record:
+        found.append(f"{len(set(record['groups']))} groups{group_facts(record)}")
     if "labels" in record:
         before, after = (100 * record["labels"][f"noise_{when}"] for when in ("before", "after"))
         found.append(f"noise {before:.1f} % -> {after:.1f} %")
     if "noisy_clients" in record:
         found.append(f"{len(record['noisy_clients']['found'])} noisy clients")
     return found
+
+
+def group_facts(record: Mapping[str, Any]) -> str:
+    """Return how sure a found number of groups is and how right the groups are, where known."""
+    sure = f" (confidence {record['auto']['confidence']:.2f})" if "auto" in record else ""
+    return sure + (f"  ARI {record['ari']:.2f}" if "ari" in record else "")
 
 
 class Story:

@@ -74,28 +74,10 @@ class DataSettings:
             got=self.fraction,
             do="leave it out, or use another data.partition",
         )
-        if isinstance(self.dataset, ClientFiles) or isinstance(self.partition, GivenPartition):
-            self._check_given()
-
-    def _check_given(self) -> None:
-        """Refuse anything drawn beside clients' own data; their partition is in the same folder."""
-        fits = isinstance(self.partition, GivenPartition)
-        do = "set data.partition to given"
-        check(
-            fits, "partition", "must be given with dataset client_files", got=self.partition, do=do
-        )
-        assert isinstance(self.partition, GivenPartition)
-        fits, do = isinstance(self.dataset, ClientFiles), "set data.dataset to client_files"
-        check(fits, "dataset", "must be client_files with partition given", got=self.dataset, do=do)
-        do = "their labels are the given ones: set data.noise to none"
-        fits = isinstance(self.noise, NoNoise)
-        check(fits, "noise", "must be none with clients' own data", got=self.noise, do=do)
-        rule = "must be 1 with clients' own data"
-        check(self.fraction == 1.0, "fraction", rule, got=self.fraction, do="leave it out")
-        same = self.partition.root in (None, self.root)
-        do = "leave data.partition.root out"
-        check(same, "partition", "must have the root of data", got=self.partition.root, do=do)
-        object.__setattr__(self, "partition", replace(self.partition, root=self.root))
+        if isinstance(self.partition, GivenPartition):
+            same, do = self.partition.root in (None, self.root), "leave data.partition.root out"
+            check(same, "partition", "must have the root of data", got=self.partition.root, do=do)
+            object.__setattr__(self, "partition", replace(self.partition, root=self.root))
 
     def extractor(self, use: str) -> Extractor:
         """Return the extractor for "grouping" or "correction"."""
@@ -197,6 +179,9 @@ class DriverData:
         from raysim.data.store import materialise
         from raysim.data.truth import true_labels
 
+        is_given = isinstance(config.dataset, ClientFiles)
+        if is_given or isinstance(config.partition, GivenPartition):
+            _check_given(config)
         self.settings = config
         self.store = materialise(config.dataset, config.root)
         self.true_labels = true_labels(self.store)
@@ -314,6 +299,23 @@ class DriverData:
     def test_classes(self) -> dict[int, tuple[int, ...]]:
         """Classes of each client's own task."""
         return {k: self.split.tasks[int(task)] for k, task in enumerate(self.split.task_of)}
+
+
+def _check_given(data: DataSettings) -> None:
+    """Refuse anything drawn beside clients' own data."""
+    for name, fits, wanted in (
+        ("dataset", isinstance(data.dataset, ClientFiles), "client_files"),
+        ("partition", isinstance(data.partition, GivenPartition), "given"),
+        ("noise", isinstance(data.noise, NoNoise), "none"),
+        ("fraction", data.fraction == 1.0, "1"),
+    ):
+        if not fits:
+            found = getattr(data, name)
+            raise ConfigError(
+                f"data.{name} must be {wanted} with clients' own data, got "
+                f"{getattr(found, 'choice_name', found)}; set data.{name} to {wanted}, or use "
+                "another data.dataset and data.partition"
+            )
 
 
 def used_samples(labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
