@@ -8,33 +8,38 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from raysim import __version__
 from raysim.core.clustering import cluster, merge_tree
 from raysim.core.group_count import (
     FEWEST_CLIENTS,
     REPETITIONS,
+    SHARE,
     GroupCount,
     choose_count,
     silhouettes,
 )
-from raysim.data.feature_files import FeatureFile, FeatureWorld, HalfWorld
+from raysim.data.feature_files import FeatureFile, FeatureWorld, PartWorld
 from raysim.errors import ConfigError, DataError
 from raysim.report.figure import Dendrogram, Figure, Heatmap
 from raysim.runtime.storage import open_storage
 from raysim.seeding import stream
 from raysim.steps.comparison import compare
 from raysim.steps.grouping import GroupingSettings
-from raysim.steps.relevance import halves, self_task
+from raysim.steps.relevance import self_task
 
 RESULT = "result.json"
 MADE_BY = "raysim cluster"
+PARTS = 2
+"""Draws of the samples that the repetitions take turns with; each costs a comparison of all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,14 +131,22 @@ def _count(
     how: GroupingSettings,
     seed: int,
 ) -> GroupCount:
-    """Return how many groups there are; repetitions use halves of every client's samples."""
+    """Return how many groups there are; repetitions use a part of every client's samples."""
     arguments = {"rank": how.rank, "seed": seed, "arrays": "auto"}
-    own = [self_task(client, {}, arguments)[1] for client in FeatureWorld(files).clients()]
-    parts = [halves(count, seed, k) for k, count in enumerate(samples)]
-    worlds = [HalfWorld(files, rows) for rows in zip(*parts, strict=True)]
-    other = [compare(world.clients(), how).similarity for world in worlds]
+    with threadpool_limits(limits=1):
+        own = [self_task(client, {}, arguments)[1] for client in FeatureWorld(files).clients()]
+    parts = []
+    for part in range(PARTS):
+        rngs = [stream(seed, "part", part, k) for k in range(len(files))]
+        rows = [_some(count, rng) for count, rng in zip(samples, rngs, strict=True)]
+        parts.append(compare(PartWorld(files, rows).clients(), how).similarity)
     rng = stream(seed, "group_count")
-    return choose_count(similarity, np.array(own), how.linkage, rng=rng, halves=other)
+    return choose_count(similarity, np.array(own), how.linkage, rng=rng, parts=parts)
+
+
+def _some(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return four fifths of the samples, rounded up, ascending."""
+    return np.sort(rng.choice(count, math.ceil(SHARE * count), replace=False))
 
 
 # ---- a folder ------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from raysim.protocols import Client
 from raysim.steps.grouping import GroupingSettings, symmetric_in_place
@@ -37,6 +38,11 @@ def compare(
     clients: Sequence[Client], how: GroupingSettings, *, arrays: Any = "auto"
 ) -> Comparison:
     """Return the similarity of every two clients (FB-NLL Eq. 2-6)."""
+    with threadpool_limits(limits=1):  # sums over threads have other bits
+        return _compared(clients, how, arrays)
+
+
+def _compared(clients: Sequence[Client], how: GroupingSettings, arrays: Any) -> Comparison:
     shared = {"how": how, "arrays": arrays}
     offered, kept = [], 0
     for client in clients:
@@ -59,10 +65,11 @@ def answers(
     shared = {"how": how, "arrays": arrays, "rank": rows.shape[1], "others": {"rows": rows}}
     at_once = min(max(KEPT_BYTES // _bytes_kept(rows.shape[2]), 1), BLOCK)
     found = np.empty((len(clients), len(rows)), dtype=np.float32)
-    for start in range(0, len(clients), at_once):
-        part = clients[start : start + at_once]
-        (stacked,) = relevance_together(part, [{}] * len(part), [shared] * len(part))
-        found[start : start + len(part)] = stacked.replies
+    with threadpool_limits(limits=1):
+        for start in range(0, len(clients), at_once):
+            part = clients[start : start + at_once]
+            (stacked,) = relevance_together(part, [{}] * len(part), [shared] * len(part))
+            found[start : start + len(part)] = stacked.replies
     return found
 
 
