@@ -16,7 +16,7 @@ ROWS: Rows = {
     "rfl": {
         "both": ("method.parity=code",),
         "full": ("method.pseudo_rounds=100",),
-        "small": ("method.pseudo_rounds=10",),
+        "small": ("method.pseudo_rounds=16",),
     },
     "fedrn_random": {"method": ("fedrn",), "both": ("method.choice=random",)},
 }
