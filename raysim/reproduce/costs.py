@@ -1,8 +1,9 @@
 """What a run costs: minutes of one core without a GPU, for ``--list`` and the order of the runs.
 
-Measured on one core at 2.8 GHz; full runs of FB-NLL, FedFixer on CIFAR-10, FedRN and ClipFL are
-counted from measured steps of their networks, those of other photo sets and of ViT are guesses. Features are computed once per machine and are not in here: EfficientNet-Lite0 takes about
-20 minutes for CIFAR-10.
+Measured on one core at 2.8 GHz. Full runs of FB-NLL and those of FedFixer and FedRN on CIFAR-10 are
+counted from measured steps of their networks; ViT, CIFAR-100 and the photo sets are guesses.
+Features are computed once per machine and are not in here: EfficientNet-Lite0 takes about 20
+minutes for CIFAR-10.
 """
 
 from __future__ import annotations

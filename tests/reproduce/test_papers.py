@@ -22,6 +22,7 @@ from raysim.reproduce.recipes import (
     select_cells,
 )
 from raysim.reproduce.results import rows_of, value_of
+from raysim.reproduce.worker import _last, _mean_selection
 
 
 def config_of(name: str, address: str, scale: str = "full", seed: int = 0):
@@ -198,3 +199,17 @@ def test_the_value_that_the_paper_reports_is_compared():
     assert value_of({**result, "noisy_clients": None}, "noisy_clients") is None
     both = [r for r in rows_of(TARGETS["fedrn/table4"], []) if r.cell.endswith("/fedavg")]
     assert [(r.what, r.published.mean) for r in both] == [("last", 20.80), ("top5", 45.0)]
+
+
+def test_label_precision_is_a_mean_over_ten_rounds_and_clients_are_judged_last():
+    selections = [{"precision": p, "recall": 0.5, "f_score": None} for p in (0.0, *[0.8] * 9, None)]
+    records = [{"selection": own} for own in selections]
+    records[3]["noisy_clients"] = {"precision": 0.1}
+    records[5]["noisy_clients"] = {"precision": 0.2}
+
+    # The first round is the eleventh from the end; an undefined precision does not count.
+    means = {"precision": 0.8, "recall": 0.5, "f_score": None}
+    assert _mean_selection(records) == means
+    assert _mean_selection([{}]) is None
+    assert _last(records, "noisy_clients") == {"precision": 0.2}
+    assert _last(records, "top5") is None

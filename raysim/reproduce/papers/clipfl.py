@@ -179,7 +179,7 @@ CLIPFL = Paper(
         "fedcorr": "FedCorr's own loss (errata entry 11)",
     },
     refused={
-        "fedavg+clipfl_synthetic": "the paper's validation images come from Stable Diffusion, "
-        "which is not here; put generated images beside the data and use `raysim run` with them",
+        "fedavg+clipfl_synthetic": "the paper's validation images come from Stable Diffusion, and "
+        "raysim reads no generated ones; row fedavg+clipfl has real ones",
     },
 )
