@@ -197,6 +197,7 @@ def _auto(auto: GroupCount) -> dict[str, Any]:
         "confidence": auto.confidence,
         "repetitions": REPETITIONS,
         "best": auto.best,
+        "clarity": round(auto.clarity, 6),
         "scores": {str(m): round(score, 6) for m, score in auto.scores.items()},
         "chance": round(auto.chance, 6),
     }

@@ -209,13 +209,13 @@ def _verdict(found: Clusters) -> str:
     auto = found.auto
     same = round(auto.confidence * REPETITIONS)
     sure = (
-        f"confidence {auto.confidence:.2f}: {same} of {REPETITIONS} repetitions with half of the "
-        "samples and four fifths of the clients find the same."
+        f"confidence {auto.confidence:.2f}: {same} of {REPETITIONS} repetitions with four fifths "
+        "of the clients and of their samples find the same."
     )
     if found.count == 1:
-        best = f"the best cut, into {auto.best}, scores {auto.scores[auto.best]:.2f}"
+        best = f"the best cut, into {auto.best}, has a clarity of {auto.clarity:.2f}"
         return f"no groups: {best}, too little to tell from chance; {sure}"
-    return f"{groups} (score {auto.scores[found.count]:.2f}), {sure}"
+    return f"{groups} with a clarity of {auto.clarity:.2f}; {sure}"
 
 
 def _print(found: Clusters) -> None:
@@ -233,6 +233,10 @@ def _print(found: Clusters) -> None:
             err=True,
         )
     click.echo(_verdict(found))
+    if found.auto is not None:
+        scores = found.auto.scores
+        order = sorted(scores, key=lambda m: -scores[m])[:4]
+        click.echo("best cuts  " + "  ".join(f"M={m} {scores[m]:.2f}" for m in order))
     click.echo("group  clients  R inside  R to next  silhouette  members")
     own = found.silhouettes()
     for group in range(found.count):

@@ -4,8 +4,9 @@ A cut into M groups is good when the next merge is much higher than the last one
 clients are closer to their own group than to the next (silhouette); its score is the mean of both.
 Distances that chance explains count as equal. The yardstick is each client's similarity with
 itself, measured between two random halves of its samples: half as many samples vary sqrt(2) times
-as much. M is the cut with the best score, or 1 where even that is poor: no groups. Groups of one
-client are found only beside larger ones.
+as much. M is the cut with the best score. Its clarity is the same score on the scale -log R, where
+large distances do not all end near 1; a cut that is not clear is none: M = 1, no groups. Groups of
+one client are found only beside larger ones.
 
 Shapes: K clients, M groups.
 """
@@ -13,7 +14,7 @@ Shapes: K clients, M groups.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,17 +24,21 @@ from raysim.core.metrics import adjusted_rand
 from raysim.core.similarity import SMALLEST_RATIO
 from raysim.core.spectra import Array, as_numpy
 
+Scale = Callable[[np.ndarray], np.ndarray]
+
 FEWEST_CLIENTS = 4
 """With fewer, every cut looks as good as any other."""
 MOST_GROUPS = 50
 MOST_PER_CLIENT = 0.6
 """Cuts into more groups than these two allow are not looked at: mostly pairs and single clients,
 whose heights say little."""
-CHANCE_FACTOR = 1.25  # ours: like SMALLEST_SCORE set on digits, MNIST, Fashion-MNIST and CIFAR-10
+CHANCE_FACTOR = 1.25  # ours: like CLEAR set on digits, MNIST, Fashion-MNIST and CIFAR-10
 """Distances up to this many times the yardstick count as equal."""
-SMALLEST_SCORE = 0.28  # ours
-"""A best cut below this is no cut: M = 1."""
+CLEAR = 0.36  # ours
+"""Smallest clarity of a cut that counts."""
 REPETITIONS = 40
+SHARE = 0.8
+"""Of the clients, and of their samples, that a repetition looks at."""
 MOST_REPEATED = 500
 """Clients of one repetition: enough to see the groups, and K = 10,000 stays affordable."""
 SAME_GROUPS = 0.9
@@ -51,12 +56,14 @@ class GroupCount:
     """Share of the repetitions that find the same groups (adjusted Rand index 0.9 or more)."""
     scores: dict[int, float]
     """Mean of gap and silhouette of every cut that was looked at, by M."""
+    clarity: float
+    """Of the cut with the best score; below 0.36 it does not count and M is 1."""
     chance: float
     """Distance 1 - R that chance explains."""
 
     @property
     def best(self) -> int:
-        """The cut with the best score, also where it is too poor to count."""
+        """The cut with the best score, also where it is not clear."""
         return _best(self.scores)
 
 
@@ -66,7 +73,7 @@ def choose_count(
     linkage: str = "average",
     *,
     rng: np.random.Generator,
-    halves: Sequence[Array] = (),
+    parts: Sequence[Array] = (),
     repetitions: int = REPETITIONS,
 ) -> GroupCount:
     """Return the number of groups that R (K, K) shows.
@@ -77,14 +84,14 @@ def choose_count(
     ----------
     own
         Similarity of every client with itself, between two random halves of its samples (K,).
-    halves
-        R of the same clients on one half of their samples each; repetitions take turns with them.
-        None: they use R itself, and only the choice of clients varies.
+    parts
+        R of the same clients on random four fifths of their samples; repetitions take turns with
+        them. None: they use R itself, and only the choice of clients varies.
     """
     full, selves = as_numpy(similarity), as_numpy(own).astype(np.float64)
     _check(full, selves)
-    groups, scores = _best_cut(full, _chance(selves, 2), linkage)
-    others = [(as_numpy(half), 1) for half in halves] or [(full, 2)]
+    groups, scores, clear = _best_cut(full, _chance(selves, 1.0), linkage)
+    others = [(as_numpy(part), SHARE) for part in parts] or [(full, 1.0)]
     same = 0
     for repetition in range(repetitions):
         chosen = _some_clients(len(full), rng)
@@ -92,7 +99,8 @@ def choose_count(
         part, chance = matrix[np.ix_(chosen, chosen)], _chance(selves[chosen], share)
         same += adjusted_rand(_best_cut(part, chance, linkage)[0], groups[chosen]) >= SAME_GROUPS
     sure = same / repetitions if repetitions else float("nan")
-    return GroupCount(int(groups.max()) + 1, groups, sure, scores, _chance(selves, 2))
+    count = int(groups.max()) + 1
+    return GroupCount(count, groups, sure, scores, clear, _chance(selves, 1.0))
 
 
 def cut_scores(similarity: Array, tree: np.ndarray, chance: float = 0.0) -> dict[int, float]:
@@ -101,9 +109,7 @@ def cut_scores(similarity: Array, tree: np.ndarray, chance: float = 0.0) -> dict
     The gap is 1 - h / h', between the last merge below the cut and the first above it. Distances
     below ``chance`` count as that.
     """
-    count = len(tree) + 1
-    heights = np.maximum(tree[:, 2], max(chance, np.finfo(np.float64).tiny))
-    most = min(math.ceil(MOST_PER_CLIENT * count), MOST_GROUPS)
+    most = min(math.ceil(MOST_PER_CLIENT * (len(tree) + 1)), MOST_GROUPS)
     finest = cut(tree, most)
     sums = _summed_distances(as_numpy(similarity), finest)  # added up for every coarser cut
     scores = {}
@@ -111,9 +117,33 @@ def cut_scores(similarity: Array, tree: np.ndarray, chance: float = 0.0) -> dict
         groups = cut(tree, m)
         member = np.zeros((most, m))
         member[finest, groups] = 1.0
-        gap = 1.0 - heights[count - m - 1] / heights[count - m]
-        scores[m] = float((gap + _silhouettes(sums @ member, groups, chance).mean()) / 2)
+        own, other = _own_and_next(sums @ member, groups)
+        scores[m] = _score(_around(tree, m), own, other, lambda d: np.maximum(d, chance))
     return scores
+
+
+def clarity(similarity: Array, tree: np.ndarray, count: int, chance: float = 0.0) -> float:
+    """Return the score of the cut into ``count`` groups on the scale -log R."""
+    groups = cut(tree, count)
+    sums = _summed_distances(as_numpy(similarity), groups)
+
+    def scale(distances: np.ndarray) -> np.ndarray:
+        return -np.log(np.clip(1.0 - np.maximum(distances, chance), SMALLEST_RATIO, 1.0))
+
+    return _score(_around(tree, count), *_own_and_next(sums, groups), scale)
+
+
+def _around(tree: np.ndarray, count: int) -> np.ndarray:
+    """Return the heights of the last merge below the cut and of the first above it."""
+    at = len(tree) - count
+    return np.asarray(tree[at : at + 2, 2])
+
+
+def _score(heights: np.ndarray, own: np.ndarray, other: np.ndarray, scale: Scale) -> float:
+    """Return the mean of gap and silhouette with all distances on a scale."""
+    below, above = scale(heights)
+    gap = 1.0 - below / above if above > 0 else 0.0
+    return float((gap + _silhouettes(own, other, scale).mean()) / 2)
 
 
 def silhouettes(similarity: Array, groups: np.ndarray) -> np.ndarray:
@@ -124,7 +154,8 @@ def silhouettes(similarity: Array, groups: np.ndarray) -> np.ndarray:
     """
     if int(np.max(groups)) == 0:
         return np.zeros(len(groups))
-    return _silhouettes(_summed_distances(as_numpy(similarity), groups), groups, 0.0)
+    sums = _summed_distances(as_numpy(similarity), groups)
+    return _silhouettes(*_own_and_next(sums, groups), lambda distances: distances)
 
 
 def _summed_distances(similarity: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -137,35 +168,45 @@ def _summed_distances(similarity: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return sums
 
 
-def _silhouettes(sums: np.ndarray, groups: np.ndarray, chance: float) -> np.ndarray:
-    """Return the silhouettes from each client's summed distances to the groups (K, M)."""
+def _own_and_next(sums: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return each client's mean distance to its own group, NaN where it is alone, and to the next.
+
+    From its summed distances to the groups (K, M).
+    """
     clients, sizes = np.arange(len(groups)), np.bincount(groups)
-    own = np.maximum(sums[clients, groups] / np.maximum(sizes[groups] - 1, 1), chance)
+    own = np.full(len(groups), np.nan)
+    np.divide(sums[clients, groups], sizes[groups] - 1, out=own, where=sizes[groups] > 1)
     means = sums / sizes
     means[clients, groups] = np.inf
-    other = np.maximum(means.min(axis=1), chance)
-    larger = np.maximum(own, other)
-    found = np.divide(other - own, larger, out=np.zeros(len(groups)), where=larger > 0)
-    return np.where(sizes[groups] == 1, 0.0, found)
+    return own, means.min(axis=1)
 
 
-def _chance(own: np.ndarray, halves: int) -> float:
-    """Return the distance that chance explains between clients of as many halves of their samples.
+def _silhouettes(own: np.ndarray, other: np.ndarray, scale: Scale) -> np.ndarray:
+    """Return (b - a) / max(a, b) with both distances on a scale; 0 where a client is alone."""
+    a, b = scale(np.where(np.isnan(own), 0.0, own)), scale(other)
+    larger = np.maximum(a, b)
+    found = np.divide(b - a, larger, out=np.zeros(len(a)), where=larger > 0)
+    return np.where(np.isnan(own), 0.0, found)
 
-    On the scale -log R, where distances add up and do not end at 1.
+
+def _chance(own: np.ndarray, share: float) -> float:
+    """Return the distance that chance explains between clients with a share of their samples.
+
+    ``own`` comes from halves. On the scale -log R, where distances add up and do not end at 1.
     """
     spread = -np.log(np.clip(own, SMALLEST_RATIO, 1.0)).mean()
-    return 1.0 - math.exp(-CHANCE_FACTOR * spread / math.sqrt(halves))
+    return 1.0 - math.exp(-CHANCE_FACTOR * spread / math.sqrt(2.0 * share))
 
 
 def _best_cut(
     similarity: np.ndarray, chance: float, linkage: str
-) -> tuple[np.ndarray, dict[int, float]]:
-    """Return the groups of the best cut, one group where it is poor, and all scores."""
+) -> tuple[np.ndarray, dict[int, float], float]:
+    """Return the groups of the best cut, one group where it is not clear; scores and clarity."""
     tree = merge_tree(similarity, linkage)
     scores = cut_scores(similarity, tree, chance)
     best = _best(scores)
-    return cut(tree, best if scores[best] >= SMALLEST_SCORE else 1), scores
+    clear = clarity(similarity, tree, best, chance)
+    return cut(tree, best if clear >= CLEAR else 1), scores, clear
 
 
 def _best(scores: dict[int, float]) -> int:
@@ -174,7 +215,7 @@ def _best(scores: dict[int, float]) -> int:
 
 def _some_clients(num_clients: int, rng: np.random.Generator) -> np.ndarray:
     """Return four fifths of the clients, at least one less than all, ascending."""
-    left = num_clients - max(num_clients // 5, 1)
+    left = num_clients - max(math.floor((1.0 - SHARE) * num_clients + 1e-9), 1)
     return np.sort(rng.choice(num_clients, min(left, MOST_REPEATED), replace=False))
 
 

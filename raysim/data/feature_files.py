@@ -118,8 +118,8 @@ class FeatureWorld:
         ]
 
 
-class HalfWorld(FeatureWorld):
-    """One of the two random halves of every client's rows."""
+class PartWorld(FeatureWorld):
+    """The files with some rows of every client."""
 
     def __init__(self, files: Sequence[FeatureFile], rows: Sequence[np.ndarray]) -> None:
         super().__init__(files)

@@ -203,7 +203,9 @@ def _found_count(
         similarity, np.array([*own.values()]), how.linkage, rng=stream(seed, "group_count")
     )
     scores = {str(m): round(score, 6) for m, score in found.scores.items()}
-    context.record(auto={"count": found.count, "confidence": found.confidence, "scores": scores})
+    clear = round(found.clarity, 6)
+    sure = {"count": found.count, "confidence": found.confidence, "clarity": clear}
+    context.record(auto={**sure, "scores": scores})
     return found
 
 

