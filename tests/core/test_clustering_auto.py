@@ -228,3 +228,22 @@ def digit_features():
     digits = load_digits()
     rows = hog(enlarged(digits.images[..., None] / 16, 4), orientations=9, cell=8, block=1)
     return rows, digits.target
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("num_tasks", [1, 2, 3])
+def test_tasks_of_mnist_are_counted(num_tasks, real_data):
+    from raysim.data.datasets import DATASETS
+    from raysim.data.features import hog
+
+    real_data("mnist")
+    arrays = DATASETS.get("mnist")().load(None)
+    labels = arrays.train_labels[:4000]
+    rows = hog(arrays.train_images[:4000] / 255, orientations=9, cell=7, block=1)
+    parts = [np.flatnonzero(labels % num_tasks == task) for task in range(num_tasks)]
+    clients = [ids for part in parts for ids in np.array_split(part, 12 // num_tasks)]
+
+    found = choose_count(*compared([rows[ids] for ids in clients], 10), rng=stream(0, "test"))
+
+    assert found.groups.tolist() == np.repeat(np.arange(num_tasks), 12 // num_tasks).tolist()
+    assert found.confidence >= 0.9
