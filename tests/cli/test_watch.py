@@ -184,7 +184,13 @@ def test_lines_that_are_no_objects_are_left_out(tmp_path):
 
 def start(*arguments, **options):
     line = [sys.executable, "-m", "raysim", *map(str, arguments)]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(line, **pipes, preexec_fn=_interruptible, **options)
+
+
+def _interruptible() -> None:
+    """Undo what a shell does to background jobs: they ignore SIGINT, and so do their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_real_run_is_followed_to_its_end(tmp_path):
