@@ -6,7 +6,9 @@ Deviations from the paper, each as in the authors' released code, which gives th
 - the personal model makes five steps per batch, with a weight decay of 0.001;
 - the global model's own step uses the personal learning rate, and its gradient is the one before
   the pull towards the personal model;
-- the prior of the confidence term is uniform.
+- the prior of the confidence term is uniform;
+- batch norm of the global model sees every batch once per inner step; its statistics are moved
+  that often, the network runs once.
 A round in which nobody selects a sample keeps the model (the code would divide by zero).
 """
 
@@ -82,7 +84,8 @@ class FedFixer:
         return DualStep(
             warmup=self.warmup,
             distance=0.0 if self.without == "distance" else self.distance,
-            confidence=0.0 if self.without == "confidence" else self.confidence,
+            confidence=self.confidence,
+            plain_loss=self.without == "confidence",
             personal_lr=self.personal_lr,
             inner_steps=self.inner_steps if self.parity == "code" else 1,
             alternate=self.without not in ("alternation", "personal"),
@@ -100,7 +103,8 @@ def fix_task(
     received = received_model(arguments)
     kept = {part: memory.get(f"personal/{part}", received[part]) for part in received}
     with client_session(client, memory, arguments, trees=[received, kept]) as own:
-        count, selected = train_dual(own, step, round_id=arguments["round"])
+        with own.statistics(0, times=step.inner_steps if step.is_dual else 1):
+            count, selected = train_dual(own, step, round_id=arguments["round"])
         if step.keeps_personal:
             personal = {f"personal/{part}": array for part, array in own.tree(1).items()}
             memory = {**memory, **personal}

@@ -89,9 +89,15 @@ def class_losses(logits: torch.Tensor) -> torch.Tensor:
 def confident_loss(
     logits: torch.Tensor, labels: torch.Tensor, strength: float, prior: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return CE(f(x), y) - beta sum_c pi_c CE(f(x), c) per sample; ``prior`` pi, null: uniform."""
+    """Return CE(f(x), y) - beta sum_c pi_c CE(f(x), c) per sample; ``prior`` pi, null: uniform.
+
+    Only the second term has a floor, as in the released code: with one, the first would lose its
+    gradient for a label that the network is sure to be wrong.
+    """
+    from torch.nn.functional import cross_entropy
+
     each = class_losses(logits)
-    own = each.gather(1, labels[:, None])[:, 0]
+    own = cross_entropy(logits, labels, reduction="none")
     expected = each.mean(dim=1) if prior is None else each @ prior
     return own - strength * expected
 

@@ -96,6 +96,21 @@ class Session:
             loss = cross_entropy(network(batch.images), batch.labels)
             update(gradients(loss, weights))
 
+    @contextmanager
+    def statistics(self, which: int, *, times: int) -> Iterator[None]:
+        """Move a network's batch statistics as ``times`` equal passes per batch would."""
+        from torch.nn.modules.batchnorm import _BatchNorm
+
+        norms = [m for m in self.networks[which].modules() if isinstance(m, _BatchNorm)]
+        before = [norm.momentum for norm in norms]
+        try:
+            for norm in norms:
+                norm.momentum = 1.0 - (1.0 - (norm.momentum or 0.0)) ** times
+            yield
+        finally:
+            for norm, momentum in zip(norms, before, strict=True):
+                norm.momentum = momentum
+
     def weights(self, which: int = 0) -> list[torch.Tensor]:
         """Return the trainable parameters of a network."""
         return list(self.networks[which].parameters())

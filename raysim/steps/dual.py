@@ -29,6 +29,8 @@ class DualStep:
     warmup: int
     confidence: float
     """Largest beta."""
+    plain_loss: bool = False
+    """Cross-entropy alone; the schedule of the steps stays."""
     distance: float = 0.0
     """lambda."""
     personal_lr: float = 1.0
@@ -62,7 +64,8 @@ def train_dual(own: Session, step: DualStep, *, round_id: int) -> tuple[float, n
     for epoch, batch in own.batches():
         beta = step.strength(round_id * own.train.epochs + epoch, own.train.epochs)
         lr = own.train.lr if step.literal else own.train.lr / (1.0 + beta)
-        losses = partial(confident_loss, labels=batch.labels, strength=beta, prior=prior)
+        strength = 0.0 if step.plain_loss else beta
+        losses = partial(confident_loss, labels=batch.labels, strength=strength, prior=prior)
         fit, chosen = take(own, step, batch, losses, lr=lr, selects=round_id > step.warmup)
         mask = chosen.cpu().numpy()
         total, last[batch.index] = total + int(mask.sum()), mask

@@ -63,6 +63,15 @@ def test_a_label_more_probable_than_chance_is_always_kept():
     assert sieve(logits, labels)[likely].all()
 
 
+def test_a_label_that_is_surely_wrong_still_pulls():
+    # p_y is e^-30: the floor of 1e-8 belongs to the mean over the classes only.
+    logits = torch.tensor([[30.0, 0.0, 0.0]], requires_grad=True)
+
+    (gradient,) = torch.autograd.grad(confident_loss(logits, torch.tensor([1]), 2.0).sum(), logits)
+
+    assert gradient[0, 1].item() == pytest.approx(-1.0, abs=1e-3)
+
+
 @pytest.mark.parametrize(
     ("epoch", "beta"), [(0, 0.0), (3, 0.0), (4, 0.0), (4 + 19, 2.0), (100, 2.0), (4 + 10, 20 / 19)]
 )
@@ -120,10 +129,10 @@ def slow_losses(flat, images, labels, beta):
     losses, kept = [], []
     for image, label in zip(images.reshape(8, 4), labels, strict=True):
         p = torch.softmax(weight @ torch.tensor(image) + bias, dim=0)
-        each = [-torch.log(p[c] + 1e-8) for c in range(3)]
-        mean = sum(each) / 3
-        losses.append(each[label] - beta * mean)
-        kept.append(bool(each[label] - mean <= 0))
+        mean = sum(-torch.log(p[c] + 1e-8) for c in range(3)) / 3
+        own = -torch.log(p[label])
+        losses.append(own - beta * mean)
+        kept.append(bool(own - mean <= 0))
     return losses, kept
 
 
@@ -247,3 +256,37 @@ def test_label_shares_are_the_empirical_prior():
         MODEL, [tree], images, labels, TRAIN, rng=stream(0, "test"), classes=3
     ) as own:
         assert label_shares(own).tolist() == [0.75, 0.0, 0.25]
+
+
+def test_statistics_move_as_often_as_the_network_would_run():
+    rng = stream(0, "test.statistics")
+    images = rng.normal(2.0, 3.0, size=(8, 1, 8, 8)).astype(np.float32)
+    model = MODELS.get("small_cnn")()
+    from raysim.models.params import initial_tree
+
+    start = initial_tree(model, (8, 8, 1), 3, 0)
+    batch = torch.tensor(images)
+    buffers = {}
+    for name, times, passes in (("five passes", 1, 5), ("one counts as five", 5, 1)):
+        with open_session(
+            model, [start], images, np.zeros(8, int), TRAIN, rng=stream(0, "x"), classes=3
+        ) as own:
+            with own.statistics(0, times=times), torch.no_grad():
+                for _ in range(passes):
+                    own.networks[0](batch)
+            buffers[name] = own.tree()["buffers"]
+            own.networks[0](batch)  # afterwards it is as slow as before
+            moved = own.tree()["buffers"] - buffers[name]
+            assert np.abs(moved).max() < np.abs(buffers[name] - start["buffers"]).max() / 3
+
+    np.testing.assert_allclose(*buffers.values(), rtol=1e-4, atol=1e-5)
+    assert np.abs(buffers["five passes"] - start["buffers"]).max() > 0.1
+
+
+def test_without_the_confidence_term_the_steps_still_shrink():
+    method = FedFixer(without="confidence")
+
+    step_of = method._step()
+
+    assert step_of.plain_loss
+    assert step_of.strength(100, 5) == 2.0  # which divides the steps by 3
