@@ -16,13 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from raysim.config import RunConfig, load_config
 from raysim.core.spectra import spectrum
 from raysim.data.feature_files import FeatureFile, FeatureWorld, read_features
-from raysim.data.world import DriverData
-from raysim.errors import CheckpointError, ConfigError, DataError
+from raysim.errors import DataError
 from raysim.feature_clusters import RESULT, read_clusters
-from raysim.model_files import FOLDER
+from raysim.model_files import FOLDER, RunModels
 from raysim.protocols import Client
 from raysim.runtime.storage import Storage, open_storage, reason
 from raysim.steps.arrays import to_numpy
@@ -195,9 +193,9 @@ def _from_files(place: str) -> Grouped:
 
 
 def _from_run(storage: Storage) -> Grouped:
-    config = _config(storage)
+    run = RunModels(storage.root)
+    config, data = run.config, run.data  # refused where the data is not that of the run
     groups, rank = _grouping(storage)
-    data = DriverData(config.data, config.seed)
     if len(data.split.clients) != len(groups):
         raise DataError(
             f"{storage.root} has groups of {len(groups)} clients, its data now has "
@@ -207,7 +205,12 @@ def _from_run(storage: Storage) -> Grouped:
     matrix = None
     if storage.exists("artifacts/similarity.npy"):
         content = io.BytesIO(storage.read("artifacts/similarity.npy"))
-        matrix = np.load(content, allow_pickle=False)
+        try:
+            matrix = np.load(content, allow_pickle=False)
+        except (ValueError, EOFError) as wrong:
+            raise DataError(
+                f"{storage.root}/artifacts/similarity.npy is damaged ({wrong}); run it again"
+            ) from wrong
     return Grouped(
         root=storage.root,
         clients=[Client(record, world) for record in data.client_records()],
@@ -220,22 +223,16 @@ def _from_run(storage: Storage) -> Grouped:
     )
 
 
-def _config(storage: Storage) -> RunConfig:
-    import yaml
-
-    try:
-        return load_config(yaml.safe_load(storage.read("config.yaml")))
-    except (ConfigError, ValueError, yaml.YAMLError) as wrong:
-        raise CheckpointError(
-            f"{storage.root}/config.yaml cannot be used: {wrong}; use the raysim version that "
-            "made it"
-        ) from wrong
-
-
 def _grouping(storage: Storage) -> tuple[np.ndarray, int]:
     """Return the newest groups of a run that compared its clients, and the rank it used."""
-    lines = storage.read("rounds.jsonl").splitlines() if storage.exists("rounds.jsonl") else []
-    records: Sequence[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
+    text = storage.read("rounds.jsonl") if storage.exists("rounds.jsonl") else b""
+    lines = text.split(b"\n")[:-1]  # what has no newline is still being written
+    try:
+        records: Sequence[dict[str, Any]] = [json.loads(line) for line in lines]
+    except ValueError as wrong:
+        raise DataError(
+            f"{storage.root}/rounds.jsonl is damaged ({wrong}); run it again"
+        ) from wrong
     ranks = [r["rank"] for r in records if "rank" in r and "groups" in r]
     if not ranks:
         raise DataError(

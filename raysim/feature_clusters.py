@@ -28,9 +28,9 @@ from raysim.core.group_count import (
     silhouettes,
 )
 from raysim.data.feature_files import FeatureFile, FeatureWorld, PartWorld
-from raysim.errors import ConfigError, DataError
+from raysim.errors import ConfigError, DataError, OutputError
 from raysim.report.figure import Dendrogram, Figure, Heatmap
-from raysim.runtime.storage import open_storage
+from raysim.runtime.storage import open_storage, reason
 from raysim.seeding import stream
 from raysim.steps.comparison import compare
 from raysim.steps.grouping import GroupingSettings
@@ -38,6 +38,11 @@ from raysim.steps.relevance import self_task
 
 RESULT = "result.json"
 MADE_BY = "raysim cluster"
+PICTURES = (
+    *(f"{name}.{suffix}" for name in ("similarity", "dendrogram") for suffix in ("png", "pdf")),
+    "clusters.html",
+)
+"""What else a folder of ours may hold."""
 PARTS = 2
 """Draws of the samples that the repetitions take turns with; each costs a comparison of all."""
 
@@ -153,15 +158,25 @@ def _some(count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def save_clusters(found: Clusters, folder: Path, pictures: Mapping[str, bytes]) -> None:
-    """Write similarity.npy, assignment.csv, the pictures, and result.json last."""
+    """Write similarity.npy, assignment.csv, the pictures, and result.json last.
+
+    What an earlier call left is removed first, so that nothing of it stands beside the new groups.
+    """
     storage = open_storage(folder)
     matrix = io.BytesIO()
     np.save(matrix, found.similarity)
-    storage.write("similarity.npy", matrix.getvalue())
-    storage.write("assignment.csv", _assignment(found).encode())
-    for name, content in pictures.items():
-        storage.write(name, content)
-    storage.write(RESULT, json.dumps(summary(found), indent=1).encode() + b"\n")
+    try:
+        for name in (RESULT, *PICTURES):
+            storage.remove(name)
+        storage.write("similarity.npy", matrix.getvalue())
+        storage.write("assignment.csv", _assignment(found).encode())
+        for name, content in pictures.items():
+            storage.write(name, content)
+        storage.write(RESULT, json.dumps(summary(found), indent=1).encode() + b"\n")
+    except OSError as wrong:
+        raise OutputError(
+            f"--out {folder} cannot be written ({reason(wrong)}); choose another folder"
+        ) from wrong
 
 
 def summary(found: Clusters) -> dict[str, Any]:
@@ -223,7 +238,8 @@ def read_clusters(folder: str) -> tuple[dict[str, Any], np.ndarray]:
         raise DataError(
             f"{folder} must be a folder of `{MADE_BY}`, got: {wrong}; make it again"
         ) from wrong
-    if result.get("made_by") != MADE_BY or matrix.shape != (len(result["clients"]),) * 2:
+    ours = isinstance(result, dict) and result.get("made_by") == MADE_BY and "clients" in result
+    if not ours or matrix.shape != (len(result["clients"]),) * 2:
         raise DataError(f"{folder} must be a folder of `{MADE_BY}`, got other files; make it again")
     return result, matrix
 

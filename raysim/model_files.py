@@ -161,7 +161,6 @@ class RunModels:
         try:
             if not self.storage.exists("config.yaml"):
                 raise DataError(f"no run directory at {run}; `raysim run` makes one")
-            self._files = self._read_index()
         except OSError as wrong:
             raise DataError(f"{run} cannot be read ({reason(wrong)}); make it reachable") from wrong
 
@@ -263,7 +262,9 @@ class RunModels:
             "fetch it with --models, or run it again"
         )
 
-    def _read_index(self) -> dict[str, Any]:
+    @cached_property
+    def _files(self) -> dict[str, Any]:
+        """Entries of the index by the names of the models; empty without one."""
         name = f"{FOLDER}/{INDEX}"
         if not self.storage.exists(name):
             return {}
@@ -294,6 +295,8 @@ def export_models(run: Place, to: Place | None = None, *, everything: bool = Fal
         raise ConfigError(
             f"{models.storage.root} has {len(names)} models, one per client; --all writes them all"
         )
+    if to is not None:
+        _refuse_foreign(open_storage(to))
     return _write(
         models.storage if to is None else open_storage(to),
         models.commit,
@@ -303,3 +306,17 @@ def export_models(run: Place, to: Place | None = None, *, everything: bool = Fal
         folder=FOLDER if to is None else "",
         most=None,
     )
+
+
+def _refuse_foreign(storage: Storage) -> None:
+    """Refuse a folder whose index.json somebody else wrote."""
+    if not storage.exists(INDEX):
+        return
+    try:
+        index = json.loads(storage.read(INDEX))
+    except ValueError:
+        index = None
+    if not (isinstance(index, dict) and "raysim" in index):
+        raise OutputError(
+            f"{storage.root}/{INDEX} is not one of `raysim export`; choose another folder for --to"
+        )

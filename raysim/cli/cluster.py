@@ -40,7 +40,13 @@ NEEDS = {"png": "matplotlib", "pdf": "matplotlib", "html": "plotly"}
     default="average",
     show_default=True,
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the repetitions of auto.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the repetitions of auto.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),

@@ -73,6 +73,8 @@ def command(
         raise ConfigError("give IMAGES or --data-test, one of them; see `raysim predict --help`")
     if out is not None and not out.absolute().parent.is_dir():
         raise ConfigError(f"--out: no folder {out.absolute().parent}; make it first")
+    if out is not None and out.suffix != ".csv":
+        raise ConfigError(f"--out must name a .csv file, got {out}; correct it")
     models = RunModels(place(run))
     saved = models.load(models.choose(group=group, client=client))
     read = _test_sets(models, saved) if data_test else _given(images, saved)

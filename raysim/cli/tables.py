@@ -62,4 +62,4 @@ def _console() -> Any:
     from rich.console import Console
 
     # A pipe has no width; 80 columns would cut the table.
-    return Console(width=None if sys.stdout.isatty() else 160)
+    return Console(width=None if sys.stdout.isatty() else 160, markup=False)

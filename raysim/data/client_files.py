@@ -6,6 +6,7 @@ labels are the user's. Where the files hold no true labels, nothing is scored ag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +105,7 @@ class ClientFiles:
         found = self._read(Path(root).expanduser() if root is not None else None)
         _check_server(found, per_class)
         held = _held_out(found, self.test_fraction)
+        _check_test(found, held)
         kept = [np.delete(p.labels, rows) for p, rows in zip(found.clients, held, strict=True)]
         true = [np.delete(_truth(p), rows) for p, rows in zip(found.clients, held, strict=True)]
         ends = np.cumsum([len(labels) for labels in kept])
@@ -218,6 +220,20 @@ def _check_server(found: ClientFolder, per_class: int) -> None:
             f"data.server.per_class is 0, but {found.server.path} holds clean images; raise it "
             "(all of them are used), or remove them"
         )
+
+
+def _check_test(found: ClientFolder, held: Sequence[np.ndarray]) -> None:
+    """Refuse a test set without any image of the classes of some client's task."""
+    parts = [p.labels[rows] for p, rows in zip(found.clients, held, strict=True)]
+    tested = set(np.concatenate([*parts, [] if found.test is None else found.test.labels]).tolist())
+    for client, task in zip(found.clients, found.task_of, strict=True):
+        classes = found.tasks[int(task)]
+        if not tested & set(classes):
+            names = ", ".join(found.class_names[c] for c in classes)
+            raise DataError(
+                f"the test set of {found.root} has no image of {names}, the classes of client "
+                f"{client.name}; add some, or hold out images with data.dataset.test_fraction"
+            )
 
 
 __all__ = ["LAYOUT", "ClientFiles", "Given"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from raysim.report.records import Run, labelled
 
-NO_MATTER = ("name", "seed", "imports", "output", "runtime", "checkpoint", "arrays")
+NO_MATTER = ("name", "seed", "imports", "output", "runtime", "checkpoint", "track", "arrays")
 """Sections of a config that two seeds of one series may differ in."""
 NOT_THE_DATA = ("data.root", "data.features", "data.correction_features")
 """Keys below ``data`` that say how a method looks at the data, not which data there are."""

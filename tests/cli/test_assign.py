@@ -1,6 +1,7 @@
 """``raysim assign``: late clients join the group that full clustering gives them."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -156,3 +157,34 @@ def test_features_that_are_gone_are_named(features, tmp_path):
 
     with pytest.raises(DataError, match=r"made from .*2\.npy, which is not there"):
         run(tmp_path / "out", tmp_path / "1.npy")
+
+
+def test_a_run_that_is_being_written_answers_and_a_damaged_one_is_named(
+    finished, features, tmp_path
+):
+    copy = tmp_path / "copy"
+    shutil.copytree(finished.run_dir, copy)
+    np.save(tmp_path / "new.npy", features[0])
+    lines = (copy / "rounds.jsonl").read_text()
+
+    (copy / "rounds.jsonl").write_text(lines + '{"stage": "tr')
+    assert "group 0" in run(copy, tmp_path / "new.npy")
+    (copy / "rounds.jsonl").write_text("no json\n" + lines)
+    with pytest.raises(DataError, match=r"rounds\.jsonl is damaged"):
+        run(copy, tmp_path / "new.npy")
+    (copy / "rounds.jsonl").write_text(lines)
+    (copy / "artifacts" / "similarity.npy").write_bytes(b"no array")
+    with pytest.raises(DataError, match=r"similarity\.npy is damaged"):
+        run(copy, tmp_path / "new.npy")
+
+
+def test_a_run_of_other_data_is_refused(finished, features, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(finished.run_dir, copy)
+    np.save(tmp_path / "new.npy", features[0])
+    facts = json.loads((copy / "environment.json").read_text())
+    facts["data"]["digest"] = "0" * 64
+    (copy / "environment.json").write_text(json.dumps(facts))
+
+    with pytest.raises(DataError, match="the run used 000000000000"):
+        run(copy, tmp_path / "new.npy")

@@ -237,3 +237,14 @@ def test_parquet_is_read_where_its_packages_are(tmp_path):
         )
 
     assert cluster_files(find_files([str(tmp_path)]), 2).groups.tolist() == [0, 1, 0, 1]
+
+
+def test_old_pictures_do_not_stand_beside_new_groups(folder, tmp_path):
+    out = tmp_path / "out"
+    run(folder, "--clusters", 3, "--out", out, "--format", "png")
+    assert (out / "similarity.png").is_file()
+
+    run(folder, "--clusters", 2, "--out", out, "--format", "none", "--force")
+
+    assert not list(out.glob("*.png"))
+    assert json.loads((out / "result.json").read_text())["count"] == 2

@@ -298,3 +298,14 @@ def test_folders_without_clients_are_refused(tmp_path):
         DriverData(config(tmp_path, "single").data, 0)
     with pytest.raises(DataError, match="must be a folder with clients' data, got none"):
         DriverData(config(tmp_path / "gone", "single").data, 0)
+
+
+def test_a_task_without_a_test_image_is_named(tmp_path):
+    folder = write(tmp_path / "clients", noise=0)
+    with np.load(folder / "test.npz") as old:
+        images, labels = old["images"], old["labels"]
+    kept = np.isin(labels, TASKS[0])
+    np.savez(folder / "test.npz", images=images[kept], labels=labels[kept])
+
+    with pytest.raises(DataError, match=r"has no image of .*, the classes of client site-3; add"):
+        DriverData(config(folder, "single").data, 0)

@@ -101,3 +101,23 @@ def test_a_plan_is_shown_before_anything_runs(cli, tmp_path, monkeypatch):
     assert wrong.code == 2
     assert "runtime.actors" in wrong.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_brackets_in_a_path_are_shown_as_they_are(tmp_path, capsys):
+    from raysim.cli.tables import print_result
+
+    summary = {
+        "method": "single",
+        "dataset": "digits",
+        "seed": 0,
+        "rounds": 1,
+        "ari": None,
+        "accuracy": {"mean": 0.5, "std": 0.0},
+        "labels": {"noise_before": 0.0, "noise_after": 0.0},
+        "bytes": {"up": 0, "down": 0},
+        "seconds": {"total": 1.0},
+        "run_dir": "o[/x]/[red]r",
+    }
+    print_result(summary)
+
+    assert "o[/x]/[red]r" in capsys.readouterr().out

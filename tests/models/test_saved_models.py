@@ -9,7 +9,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from raysim.errors import ConfigError, DataError
+from raysim.errors import ConfigError, DataError, OutputError
 from raysim.model_files import Commit, RunModels, export_models, file_name
 from raysim.models.params import layout
 from raysim.models.saved import ENTRY, _layout, from_bytes, load_model, model_of
@@ -197,3 +197,15 @@ def test_a_run_without_models_says_what_is_missing(runs, tmp_path):
         _ = RunModels(tmp_path).names
     with pytest.raises(DataError, match="no run directory at"):
         RunModels(tmp_path / "nothing")
+
+
+def test_export_replaces_a_damaged_index_and_no_foreign_one(run_tiny, tmp_path):
+    run = run_tiny("single", base=("train.rounds=1",))
+    (run.run_dir / "models" / "index.json").write_text("{")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.json").write_text('{"mine": 1}')
+
+    assert export_models(run.run_dir) == ["group-0.safetensors"]
+    assert json.loads((run.run_dir / "models" / "index.json").read_text())["method"] == "single"
+    with pytest.raises(OutputError, match="is not one of `raysim export`"):
+        export_models(run.run_dir, tmp_path / "site")
