@@ -90,18 +90,18 @@ def run_tiny(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory, _own_cache: None) -> Callable[..., Any]:
-    """Return a function that gives the digest of a tiny run in this process, made once."""
+    """Return a function that gives the summary of a tiny run in this process, made once."""
     from raysim.config import load_config
     from raysim.experiment import Experiment
 
     @functools.cache
-    def digest(method: str, *overrides: str) -> Any:
+    def summary(method: str, *overrides: str, base: tuple[str, ...] = TINY) -> Any:
         where = tmp_path_factory.mktemp("alone") / "run"
-        chosen = [*TINY, f"method={method}", *ACTIVE.get(method, ()), "runtime.kind=local"]
+        chosen = [*base, f"method={method}", *ACTIVE.get(method, ()), "runtime.kind=local"]
         config = load_config("quickstart", [*chosen, f"output={where}", *overrides])
-        return Experiment(config).run().summary["digest"]
+        return Experiment(config).run().summary
 
-    return digest
+    return summary
 
 
 @pytest.fixture(scope="session")

@@ -36,13 +36,13 @@ def test_config_round_trips_through_yaml(method):
 
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
-def test_the_saved_config_repeats_the_run_to_the_bit(run_tiny, method, tmp_path):
-    first = run_tiny(method, base=QUICK)
+def test_the_saved_config_repeats_the_run_to_the_bit(alone, method, tmp_path):
+    first = alone(method, base=QUICK)
 
-    saved = load_config(first.run_dir / "config.yaml", [f"output={tmp_path / 'again'}"])
+    saved = load_config(f"{first['run_dir']}/config.yaml", [f"output={tmp_path / 'again'}"])
     second = Experiment(saved).run()
 
-    assert second.summary["digest"] == first.summary["digest"]
+    assert second.summary["digest"] == first["digest"]
 
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
@@ -53,21 +53,20 @@ def test_learns_digits_above_chance(run_tiny, method):
 
 
 @pytest.mark.parametrize("method", [m for m in METHOD_NAMES if m != "single"])
-def test_differs_from_one_model_for_all(run_tiny, method):
-    ours, single = run_tiny(method, base=QUICK), run_tiny("single", base=QUICK)
+def test_differs_from_one_model_for_all(alone, method):
+    ours, single = alone(method, base=QUICK), alone("single", base=QUICK)
 
-    one = set(single.summary["digest"]["models"].values())
-    assert not one & set(ours.summary["digest"]["models"].values())
+    assert not set(single["digest"]["models"].values()) & set(ours["digest"]["models"].values())
     if method in GROUPED:
-        assert ours.summary["groups"] != single.summary["groups"]
+        assert ours["groups"] != single["groups"]
 
 
-def test_correction_changes_labels_and_models(run_tiny):
-    with_it, without = run_tiny("fb_nll", base=QUICK), run_tiny("fb_nll_minus", base=QUICK)
+def test_correction_changes_labels_and_models(alone):
+    with_it, without = alone("fb_nll", base=QUICK), alone("fb_nll_minus", base=QUICK)
 
-    assert with_it.summary["groups"] == without.summary["groups"]
-    assert with_it.summary["labels"]["noise_after"] < without.summary["labels"]["noise_after"]
-    assert with_it.summary["digest"]["models"] != without.summary["digest"]["models"]
+    assert with_it["groups"] == without["groups"]
+    assert with_it["labels"]["noise_after"] < without["labels"]["noise_after"]
+    assert with_it["digest"]["models"] != without["digest"]["models"]
 
 
 @pytest.mark.parametrize("method", LABEL_AGNOSTIC)
@@ -80,14 +79,14 @@ def test_labels_do_not_change_label_agnostic_groups(run_tiny, method):
 
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
-def test_the_order_of_the_client_list_does_not_matter(run_tiny, method, monkeypatch):
-    straight = run_tiny(method, base=QUICK)
+def test_the_order_of_the_client_list_does_not_matter(run_tiny, alone, method, monkeypatch):
+    straight = alone(method, base=QUICK)
     records = DriverData.client_records
     monkeypatch.setattr(DriverData, "client_records", lambda self: tuple(reversed(records(self))))
 
     reversed_ = run_tiny(method, base=QUICK)
 
-    assert reversed_.summary["digest"] == straight.summary["digest"]
+    assert reversed_.summary["digest"] == straight["digest"]
 
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
