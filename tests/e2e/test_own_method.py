@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -122,7 +123,7 @@ def test_the_commands_of_the_example_work_as_written(command, tmp_path):
     assert changed.code == 2
     assert "imports (now ['my_methods', 'json'], was ['my_methods'])" in changed.err
     listed = command("ls", "methods", "--import", "my_methods")
-    assert "label_groups    Groups by label histograms" in listed.out
+    assert re.search(r"^label_groups +Groups by label histograms", listed.out, re.MULTILINE)
     plan = command("show", "--plan", *SHORT, "method=label_groups", "--import", "my_methods")
     assert "12 clients in this process" in plan.out
 
