@@ -6,6 +6,7 @@ samples stays with it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ from raysim.steps.merging import chosen_clients, evaluated, train_groups_by
 
 
 @settings
-class Centralised:
+class Centralised(ABC):
     """A stage that warms up, and one in which labels are doubted."""
 
     warmup_rounds: int | None = None
@@ -49,11 +50,13 @@ class Centralised:
     def _warmup(self, config: Any) -> int:
         return share_of_rounds(config, self.warmup_rounds, 5)
 
+    @abstractmethod
     def _warm(self, context: Context, state: State) -> State:
-        raise NotImplementedError
+        """Run a round that trusts every label."""
 
+    @abstractmethod
     def _train(self, context: Context, state: State) -> State:
-        raise NotImplementedError
+        """Run a round in which labels are doubted."""
 
 
 def baseline_round(task: Task, context: Context, state: State, **local: Any) -> State:

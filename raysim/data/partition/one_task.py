@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 
 from raysim.data.partition.split import MAX_DRAWS, Split, TaskTable, draw_clean_set
@@ -11,7 +13,7 @@ from raysim.settings import check, settings
 
 
 @settings
-class OneTask:
+class OneTask(ABC):
     """What these partitions share; a subclass says in ``divide`` who gets which sample."""
 
     clients: int = 12  # ours; FedCorr, FedFixer, FedRN and ClipFL have 100
@@ -56,11 +58,11 @@ class OneTask:
             server_ids=server_ids,
         )
 
+    @abstractmethod
     def divide(
         self, ids: np.ndarray, labels: np.ndarray, *, classes: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
         """Return the sample ids of every client; ``labels`` are the true ones of ``ids``."""
-        raise NotImplementedError
 
 
 def check_alpha(alpha: float, min_client_size: int) -> None:
