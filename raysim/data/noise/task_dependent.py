@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
 import numpy as np
 
 from raysim.data.noise.labels import NOISE, ClientStreams, Drawn, NoisyLabels, for_each
@@ -10,13 +13,13 @@ from raysim.errors import ConfigError
 from raysim.settings import check, settings
 
 
-@NOISE.register("class_independent")
 @settings
-class ClassIndependent:
-    """A share of each client's samples gets one label of another task (FB-NLL II-A)."""
+class _TaskFlips(ABC):
+    """A share of each client's samples gets one label of another task."""
 
     rate: float = 0.25
     """Share of a client's samples that are flipped (alpha; FB-NLL section V)."""
+    choice_name: ClassVar[str]
 
     def __post_init__(self) -> None:
         """Check the rate."""
@@ -25,48 +28,51 @@ class ClassIndependent:
     def corrupt(
         self, labels: np.ndarray, split: Split, *, classes: int, rngs: ClientStreams
     ) -> NoisyLabels:
-        """Return labels with floor(alpha n) samples of any class flipped (sheet section 4)."""
-        _check_other_task(split, "class_independent")
+        """Return labels with floor(alpha n) samples flipped (sheet section 4)."""
+        _check_other_task(split, self.choice_name)
 
         def flip(client: int, true: np.ndarray) -> Drawn:
             rng = rngs(client)
             target = rng.choice(_other_classes(split, client))
-            # A foreign sample may have the target label already: then the flip is without effect.
-            picked = rng.choice(len(true), floor_share(self.rate, len(true)), replace=False)
+            task = split.tasks[split.task_of[client]]
+            picked = self.pick(true, floor_share(self.rate, len(true)), task, rng)
             return _to_target(true, picked, target=int(target), rate=self.rate)
 
         return for_each(labels, split, flip)
+
+    @abstractmethod
+    def pick(
+        self, true: np.ndarray, budget: int, task: tuple[int, ...], rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return the positions of ``budget`` samples to flip."""
+
+
+@NOISE.register("class_independent")
+@settings
+class ClassIndependent(_TaskFlips):
+    """A share of each client's samples gets one label of another task (FB-NLL II-A)."""
+
+    def pick(
+        self, true: np.ndarray, budget: int, task: tuple[int, ...], rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return samples of any class.
+
+        A foreign one may have the target label already: then the flip is without effect.
+        """
+        return rng.choice(len(true), budget, replace=False)
 
 
 @NOISE.register("class_dependent")
 @settings
-class ClassDependent:
+class ClassDependent(_TaskFlips):
     """The same share, taken from one class of the task, then from the next (FB-NLL II-A)."""
 
-    rate: float = 0.25
-    """Share of a client's samples that are flipped (alpha; FB-NLL section V)."""
-
-    def __post_init__(self) -> None:
-        """Check the rate."""
-        check(0.0 <= self.rate < 1.0, "rate", "must be in [0, 1)", got=self.rate)
-
-    def corrupt(
-        self, labels: np.ndarray, split: Split, *, classes: int, rngs: ClientStreams
-    ) -> NoisyLabels:
-        """Return labels with floor(alpha n) samples flipped class by class (sheet section 4)."""
-        _check_other_task(split, "class_dependent")
-
-        def flip(client: int, true: np.ndarray) -> Drawn:
-            rng = rngs(client)
-            target = rng.choice(_other_classes(split, client))
-            sources = rng.permutation(split.tasks[split.task_of[client]])
-            budget = floor_share(self.rate, len(true))
-            # Whole classes in random order, samples of a class in random order, cut at the budget.
-            line = [rng.permutation(np.flatnonzero(true == source)) for source in sources]
-            picked = np.concatenate(line)[:budget]
-            return _to_target(true, picked, target=int(target), rate=self.rate)
-
-        return for_each(labels, split, flip)
+    def pick(
+        self, true: np.ndarray, budget: int, task: tuple[int, ...], rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return whole classes in random order, each in random order, cut at the budget."""
+        line = [rng.permutation(np.flatnonzero(true == c)) for c in rng.permutation(task)]
+        return np.concatenate(line)[:budget]
 
 
 def _to_target(true: np.ndarray, picked: np.ndarray, *, target: int, rate: float) -> Drawn:
