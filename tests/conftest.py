@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
+import pty
+import struct
+import subprocess
+import termios
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,6 +107,36 @@ def alone(tmp_path_factory: pytest.TempPathFactory, _own_cache: None) -> Callabl
         return Experiment(config).run().summary
 
     return summary
+
+
+@pytest.fixture(scope="session")
+def on_terminal() -> Callable[..., tuple[int, str]]:
+    """Return a function that runs a command on a terminal of so many columns.
+
+    It gives the exit code and everything that was written.
+    """
+    return _on_terminal
+
+
+def _on_terminal(line: Sequence[str], columns: int, **environment: str) -> tuple[int, str]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    known = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
+    process = subprocess.Popen(
+        line, stdout=theirs, stderr=theirs, env={**known, "TERM": "xterm", **environment}
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the terminal's way to say that the other side is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    return process.wait(timeout=60), shown.decode()
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
-import pty
 import re
-import struct
-import subprocess
 import sys
-import termios
 from datetime import UTC, datetime
-from fcntl import ioctl
 
 import pytest
 from rich.console import Console
@@ -152,32 +146,10 @@ def test_time_left_needs_a_round_of_every_stage_to_come(story):
 # ---- a real terminal -----------------------------------------------------------------------
 
 
-def on_terminal(line, columns, **environment):
-    """Return exit code and everything a command wrote to a terminal of that width."""
-    ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    known = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
-    process = subprocess.Popen(
-        line, stdout=theirs, stderr=theirs, env={**known, "TERM": "xterm", **environment}
-    )
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # the terminal's way to say that the other side is closed
-            break
-        if not part:
-            break
-        shown += part
-    os.close(ours)
-    return process.wait(timeout=60), shown.decode()
-
-
 @pytest.mark.parametrize(
     ("columns", "environment"), [(60, {"NO_COLOR": "1"}), (80, {"TERM": "dumb"})]
 )
-def test_a_real_run_on_a_terminal(tmp_path, columns, environment):
+def test_a_real_run_on_a_terminal(tmp_path, on_terminal, columns, environment):
     line = [sys.executable, "-m", "raysim", "run", "quickstart", "runtime.kind=local"]
     line += ["train.rounds=3", "train.epochs=1", f"output={tmp_path / 'run'}"]
 

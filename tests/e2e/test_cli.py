@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import subprocess
 import sys
 
 import pytest
@@ -97,25 +94,12 @@ def test_quiet_leaves_only_the_result(cli, base, tmp_path):
     assert said.err == ""
 
 
-def test_a_terminal_gets_live_progress(base, tmp_path):
-    ours, theirs = pty.openpty()
+def test_a_terminal_gets_live_progress(base, on_terminal, tmp_path):
     line = [sys.executable, "-m", "raysim", "run", *base, f"output={tmp_path / 'run'}"]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
-    process = subprocess.Popen(line, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # the terminal's way to say that the other side is closed
-            break
-        if not part:
-            break
-        shown += part
-    os.close(ours)
 
-    assert process.wait(timeout=60) == 0
-    text = shown.decode()
+    code, text = on_terminal(line, 160)
+
+    assert code == 0
     assert "\x1b[" in text
     assert "\x1b[36m▸\x1b[0m group" in text  # the phase that is going on
     assert "4/4  0:" in text  # rounds and time
