@@ -3,109 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
-from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
+from coordinated import SCHEDULE, Run, breaking, fail, interrupt, lose_models
 
-from raysim.errors import CheckpointError, Interrupted, ModelsLost, WorkerLost
-from raysim.protocols import ClientRecord, Stage
+from raysim.errors import CheckpointError, Interrupted, WorkerLost
+from raysim.protocols import Stage
 from raysim.runtime.checkpoint import read_manifest
-from raysim.runtime.coordinator import Coordinator
-from raysim.runtime.local import LocalFederation
-from raysim.runtime.run_folder import RunFolder
-
-
-def add(client, memory, arguments):
-    """Fold the arguments into the client's memory: order and repetition show in the value."""
-    value = 3 * int(memory.get("value", 0)) + arguments["number"] + client.id
-    return {"value": np.array(value)}, value
-
-
-def work(context, state):
-    """A step that uses memory, a model, groups and values, so that resuming must restore all."""
-    number = 10 * len(context.stage) + context.round
-    context.record(replies=list(context.federation.map(add, number=number).values()))
-    old = state.models.get("group/0")
-    weights = np.zeros(2) if old is None else context.federation.get(old)["w"]
-    handle = context.federation.put({"w": 2 * weights + number})
-    values = {"numbers": [*state.values.get("numbers", []), number]}
-    return replace(state, models={"group/0": handle}, groups={0: 1, 2: 0}, values=values)
-
-
-STAGES = (Stage("group", 1, work), Stage("correct", 2, work), Stage("train", 5, work))
-SCHEDULE = [("group", 1), ("correct", 1), ("correct", 2), *(("train", r) for r in range(1, 6))]
-
-
-class Run:
-    """One process that works in a folder; make another one to resume."""
-
-    def __init__(self, path, *, stages=STAGES, every=1, listeners=()) -> None:
-        records = [ClientRecord(k, np.arange(1), np.zeros(1, int)) for k in range(3)]
-        self.federation = LocalFederation(records, SimpleNamespace(open=lambda: None))
-        self.folder = RunFolder(path)
-        self.events: list = []
-        self.contexts: list = []
-        path.mkdir(parents=True, exist_ok=True)
-        self.coordinator = Coordinator(
-            federation=self.federation,
-            stages=stages,
-            folder=self.folder,
-            context=self.context,
-            every=every,
-            listeners=[self.events.append, *listeners],
-        )
-
-    def context(self, stage, round_id, entry):
-        context = SimpleNamespace(
-            federation=self.federation, stage=stage.name, round=round_id, record=entry.update
-        )
-        self.contexts.append((stage.name, round_id, self.federation.where))
-        return context
-
-    def __call__(self, *, resume=False):
-        return self.coordinator.run(resume=resume)
-
-    def outcome(self, state):
-        model = self.federation.get(state.models["group/0"])["w"].tolist()
-        records = [{k: v for k, v in r.items() if k != "seconds"} for r in self.folder.records()]
-        return model, dict(state.groups), dict(state.values), records
-
-
-@pytest.fixture
-def unbroken(tmp_path):
-    run = Run(tmp_path / "unbroken")
-    return run.outcome(run())
-
-
-def breaking(step_number: int, action):
-    """The stages, with an action before the work of one round (counted from 1)."""
-    seen = 0
-
-    def step(context, state):
-        nonlocal seen
-        seen += 1
-        if seen == step_number:
-            action()
-        return work(context, state)
-
-    return tuple(Stage(stage.name, stage.rounds, step) for stage in STAGES)
-
-
-def interrupt(number=signal.SIGINT, times=1):
-    def send():
-        for _ in range(times):
-            os.kill(os.getpid(), number)
-
-    return send
-
-
-def fail():
-    raise ZeroDivisionError
 
 
 def test_stages_run_in_order_and_say_where_they_are(tmp_path):
@@ -299,10 +205,6 @@ def test_a_run_outside_the_main_thread_works_without_signals(tmp_path, unbroken)
 # ---- models that die with their node ---------------------------------------------------------
 
 
-def lose_models():
-    raise ModelsLost("a stored model was lost with its node")
-
-
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("broken", range(1, 9))
 def test_a_run_that_loses_models_goes_back_to_its_last_commit(tmp_path, unbroken, broken, every):
@@ -346,75 +248,3 @@ def test_late_clients_are_in_the_record_of_their_round_only(tmp_path):
     run()
 
     assert [r.get("late") for r in run.folder.records()] == [None, [0, 2], None]
-
-
-# ---- one round at a time -----------------------------------------------------------------------
-
-
-def taken(run, count, *, resume=False):
-    run.coordinator.begin(resume=resume)
-    return [run.coordinator.next_round() for _ in range(count)]
-
-
-@pytest.mark.parametrize("left", range(1, 8))
-def test_leaving_after_any_round_commits_it_and_resuming_changes_nothing(tmp_path, unbroken, left):
-    run = Run(tmp_path / "run", every=9)
-    events = taken(run, left)
-    run.coordinator.leave()
-
-    again = Run(tmp_path / "run", every=9)
-    outcome = again.outcome(again(resume=True))
-
-    assert [(e.stage, e.round) for e in events] == SCHEDULE[:left]
-    assert [(name, r + 1) for name, r, _ in again.contexts] == SCHEDULE[left:]
-    assert outcome == unbroken
-
-
-def test_rounds_taken_one_by_one_end_where_a_run_ends(tmp_path, unbroken):
-    run = Run(tmp_path / "run")
-    taken(run, 8)
-
-    assert run.coordinator.is_finished
-    assert run.outcome(run.coordinator.state) == unbroken
-
-
-def test_a_round_that_failed_half_way_is_not_committed_on_leaving(tmp_path, unbroken):
-    def fails_later(context, state):
-        state = work(context, state)
-        if (context.stage, context.round) == ("train", 3):
-            fail()
-        return state
-
-    run = Run(tmp_path / "run", stages=(*STAGES[:2], Stage("train", 5, fails_later)), every=9)
-    with pytest.raises(ZeroDivisionError):
-        taken(run, 8)
-    run.coordinator.leave()
-
-    assert read_manifest(run.folder.checkpoint)["finished"] == 3  # the end of "correct"
-    again = Run(tmp_path / "run", every=9)
-    assert again.outcome(again(resume=True)) == unbroken
-
-
-def test_an_interrupt_in_a_round_taken_alone_commits_and_stops(tmp_path, unbroken):
-    before = signal.getsignal(signal.SIGINT)
-    run = Run(tmp_path / "run", stages=breaking(5, interrupt()), every=9)
-
-    taken(run, 4)
-    assert signal.getsignal(signal.SIGINT) is before  # between rounds it is the caller's
-    with pytest.raises(Interrupted, match=r"stopped after train round 2/5"):
-        run.coordinator.next_round()
-
-    assert signal.getsignal(signal.SIGINT) is before
-    again = Run(tmp_path / "run")
-    assert again.outcome(again(resume=True)) == unbroken
-
-
-def test_models_lost_on_leaving_cost_the_uncommitted_rounds(tmp_path, unbroken, monkeypatch):
-    run = Run(tmp_path / "run", every=9)
-    taken(run, 5)
-    monkeypatch.setattr(run.federation, "commit", lambda *_: lose_models())
-    run.coordinator.leave()
-
-    assert read_manifest(run.folder.checkpoint)["finished"] == 3
-    again = Run(tmp_path / "run")
-    assert again.outcome(again(resume=True)) == unbroken
