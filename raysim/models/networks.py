@@ -233,7 +233,8 @@ def _conv3_leaky(inputs: int, outputs: int, *, padding: int) -> list[nn.Module]:
 
 
 def _conv5_pool(inputs: int, outputs: int) -> list[nn.Module]:
-    return [nn.Conv2d(inputs, outputs, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    # ReLU of the largest is the largest ReLU, bit for bit, at a quarter of the work.
+    return [nn.Conv2d(inputs, outputs, 5), nn.MaxPool2d(2), nn.ReLU()]
 
 
 def _after_conv5(side: int) -> int:

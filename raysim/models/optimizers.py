@@ -35,22 +35,40 @@ def adam(parameters: Tensors, *, lr: float, decay: float) -> Update:
     """Return Adam's update with decay in the gradient, betas 0.9 and 0.999, epsilon 1e-8."""
     first = [torch.zeros_like(w) for w in parameters]
     second = [torch.zeros_like(w) for w in parameters]
-    steps = 0
+    steps = [torch.zeros((), device=w.device) for w in parameters]
 
     def update(gradients: Tensors) -> None:
-        nonlocal steps
-        steps += 1
+        # Of a stack of clients, only the first ones still have batches.
+        moved, mean, square, count = (
+            part[: len(gradients)] for part in (parameters, first, second, steps)
+        )
+        moves = [_laid_out_as(w, g) for w, g in zip(moved, gradients, strict=True)]
         with torch.no_grad():
-            moves = _with_decay(gradients, parameters, decay)
-            torch._foreach_lerp_(first, moves, 0.1)
-            torch._foreach_mul_(second, 0.999)
-            torch._foreach_addcmul_(second, moves, moves, value=0.001)
-            scales = torch._foreach_sqrt(second)
-            torch._foreach_div_(scales, (1.0 - 0.999**steps) ** 0.5)
-            torch._foreach_add_(scales, 1e-8)
-            torch._foreach_addcdiv_(parameters, first, scales, value=-lr / (1.0 - 0.9**steps))
+            torch._foreach_add_(count, 1.0)
+            torch._fused_adam_(
+                moved,
+                moves,
+                mean,
+                square,
+                [],
+                count,
+                lr=lr,
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=decay,
+                eps=1e-8,
+                amsgrad=False,
+                maximize=False,
+            )
 
     return update
+
+
+def _laid_out_as(weight: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Return the gradient with the strides of the weight: the kernel reads both as flat memory."""
+    if gradient.stride() == weight.stride():
+        return gradient
+    return torch.empty_like(weight).copy_(gradient)
 
 
 def _with_decay(gradients: Tensors, parameters: Tensors, decay: float) -> Tensors:
