@@ -40,6 +40,11 @@ class World(Protocol):
         """Return the training images of ``sample_ids``, float32, normalised, (N, C, H, W)."""
         ...
 
+    @property
+    def black(self) -> np.ndarray:
+        """A black pixel of such an image, (C,)."""
+        ...
+
     def features(self, use: str, sample_ids: np.ndarray) -> np.ndarray:
         """Return the feature rows of ``sample_ids``; ``use`` is "grouping" or "correction"."""
         ...

@@ -105,6 +105,11 @@ class FeatureWorld:
         """There are none."""
         raise DataError("feature files hold no images; use a dataset")
 
+    @property
+    def black(self) -> np.ndarray:
+        """There is none."""
+        raise DataError("feature files hold no images; use a dataset")
+
     def test_set(self, classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """There is none."""
         raise DataError("feature files hold no test images; use a dataset")

@@ -131,6 +131,12 @@ class DataWorld:
             self._ready_bytes += images.nbytes
         return images
 
+    @cached_property
+    def black(self) -> np.ndarray:
+        """A black pixel as model input."""
+        source = self._store.train_images
+        return self.prepared(np.zeros((1, 1, 1, source.shape[3]), source.dtype))[0, :, 0, 0]
+
     def visiting(self) -> DataWorld:
         """Return this world as guests see it: nothing is kept for those who may not come again."""
         world = copy.copy(self)

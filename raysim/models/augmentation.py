@@ -7,11 +7,13 @@ import numpy as np
 PADDING = 4  # models.md section 12
 
 
-def augmented(images: np.ndarray, kind: str, rng: np.random.Generator) -> np.ndarray:
+def augmented(
+    images: np.ndarray, kind: str, rng: np.random.Generator, black: np.ndarray
+) -> np.ndarray:
     """Return the images changed as ``train.augment`` asks; the argument is left alone."""
     if kind == "none":
         return images
-    return flipped(images if kind == "flip" else cropped(images, rng), rng)
+    return flipped(images if kind == "flip" else cropped(images, rng, black), rng)
 
 
 def flipped(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -20,16 +22,14 @@ def flipped(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.where(mirror[:, None, None, None], images[..., ::-1], images)
 
 
-def cropped(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the images shifted by up to 4 pixels each way.
-
-    What moves in is 0, the mean colour of normalised images; the reference codes pad with black,
-    before normalising.
-    """
-    height, width = images.shape[2:]
-    margins = ((0, 0), (0, 0), (PADDING, PADDING), (PADDING, PADDING))
-    windows = np.lib.stride_tricks.sliding_window_view(
-        np.pad(images, margins), (height, width), axis=(2, 3)
+def cropped(images: np.ndarray, rng: np.random.Generator, black: np.ndarray) -> np.ndarray:
+    """Return the images shifted by up to 4 pixels each way; ``black`` (channels,) moves in."""
+    count, channels, height, width = images.shape
+    wide = np.empty(
+        (count, channels, height + 2 * PADDING, width + 2 * PADDING), dtype=images.dtype
     )
+    wide[:] = black[:, None, None]
+    wide[:, :, PADDING:-PADDING, PADDING:-PADDING] = images
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (height, width), axis=(2, 3))
     tops, lefts = rng.integers(0, 2 * PADDING + 1, size=(2, len(images)))
     return windows[np.arange(len(images)), :, tops, lefts]

@@ -36,6 +36,8 @@ class Session:
     rng: np.random.Generator
     classes: int
     device: str
+    black: np.ndarray
+    """What crops move in (channels,)."""
     _seen: tuple[int, int, float] = (-1, 0, 0.0)
 
     @property
@@ -66,6 +68,7 @@ class Session:
             self.train,
             rng=self.rng,
             device=self.device,
+            black=self.black,
             among=among,
             epochs=epochs,
         )
@@ -139,6 +142,7 @@ def open_session(
     rng: np.random.Generator,
     classes: int,
     device: str = "cpu",
+    black: np.ndarray | None = None,
 ) -> Iterator[Session]:
     """Open networks with the weights ``trees``, in training mode, torch seeded from ``rng``."""
     shape = image_shape_of(images)
@@ -146,7 +150,8 @@ def open_session(
         module_for(model, shape, classes, device=device, slot=FIRST_SLOT + i)
         for i in range(len(trees))
     ]
-    made = Session(networks, images, labels, train, rng, classes, device)
+    empty = np.zeros(images.shape[1], np.float32) if black is None else black
+    made = Session(networks, images, labels, train, rng, classes, device, empty)
     for which, tree in enumerate(trees):
         made.load(which, tree)
     with seeded(int(rng.integers(2**63)), device):

@@ -107,10 +107,12 @@ def train_client(
     loss: Loss | None = None,
     regulariser: Regulariser | None = None,
     device: str = "cpu",
+    black: np.ndarray | None = None,
 ) -> tuple[Tree, TrainReport]:
     """Return the model after ``settings.epochs`` epochs on one client's samples, and a report.
 
     ``images`` are normalised float32 (N, channels, height, width), ``labels`` integers (N,).
+    ``black`` (channels,) is what crops move in, default 0, the mean of normalised images.
     ``loss(logits, batch)`` replaces mean cross-entropy; ``regulariser(module)`` is added to it.
     """
     if len(labels) == 0:
@@ -119,7 +121,7 @@ def train_client(
     load_tree(module, tree)
     module.train()
     with seeded(int(rng.integers(2**63)), device):
-        steps = batches(images, labels, settings, rng=rng, device=device)
+        steps = batches(images, labels, settings, rng=rng, device=device, black=black)
         report = _descend(module, steps, settings, loss or _cross_entropy, regulariser)
     trained = to_tree(module)
     if not all(np.isfinite(array).all() for array in trained.values()):
@@ -134,6 +136,7 @@ def batches(
     *,
     rng: np.random.Generator,
     device: str,
+    black: np.ndarray | None = None,
     among: np.ndarray | None = None,
     epochs: int | None = None,
 ) -> Iterator[tuple[int, Batch]]:
@@ -143,13 +146,14 @@ def batches(
     """
     import torch
 
+    empty = np.zeros(images.shape[1], np.float32) if black is None else black
     taken = np.arange(len(labels)) if among is None else among
     for epoch in range(1, (settings.epochs if epochs is None else epochs) + 1):
         shuffled = settings.order == "shuffled"
         order = taken[rng.permutation(len(taken))] if shuffled else taken
         for start in range(0, len(order), settings.batch_size):
             index = order[start : start + settings.batch_size]
-            chosen = augmented(images[index], settings.augment, rng)
+            chosen = augmented(images[index], settings.augment, rng, empty)
             # Copies in torch's own memory: BLAS may give other bits for another alignment.
             batch = Batch(
                 index=index,

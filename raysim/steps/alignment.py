@@ -191,6 +191,7 @@ def learn_task(
             classes=arguments["classes"],
             loss=arguments["loss"],
             device=torch_device(),
+            black=client.world.black,
         )
     return _with_model(memory, tree), {"loss": report.loss, "samples": report.samples}
 

@@ -148,6 +148,7 @@ def trained_model(
             loss=arguments.get("loss"),
             regulariser=arguments.get("regulariser"),
             device=torch_device(),
+            black=client.world.black,
         )
 
 

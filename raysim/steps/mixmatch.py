@@ -178,7 +178,7 @@ def _views(own: Session, batch: Batch) -> Views:
     """Return two augmentations of a batch."""
     import torch
 
-    other = augmented(own.images[batch.index], own.train.augment, own.rng)
+    other = augmented(own.images[batch.index], own.train.augment, own.rng, own.black)
     return batch.images, torch.tensor(other, dtype=torch.float32, device=own.device)
 
 

@@ -48,6 +48,7 @@ def client_session(
             rng=stream(arguments["seed"], arguments["stage"], arguments["round"], client.id),
             classes=arguments["classes"],
             device=torch_device(),
+            black=client.world.black,
         ) as own,
     ):
         yield own

@@ -7,6 +7,7 @@ import pickle
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from raysim.data.datasets import DATASETS
 from raysim.data.store import ImageStore, cache_root, materialise, prepare
 from raysim.data.synthetic import Synthetic
 from raysim.data.truth import true_labels, truth_file
+from raysim.data.world import DataWorld
 from raysim.errors import DataError
 from raysim.seeding import stream
 from raysim.settings import settings
@@ -281,6 +283,17 @@ def test_prepare_only_transposes_floats():
 
     np.testing.assert_array_equal(ready, images.transpose(0, 3, 1, 2))
     assert ready.flags.c_contiguous
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("unit", [0.0, 0.0]), ("channel", [-0.5, -0.25])])
+def test_a_world_knows_black_as_model_input(mode, expected):
+    store = SimpleNamespace(
+        train_images=np.full((3, 4, 4, 2), 9, np.uint8), mean=(0.25, 0.5), std=(0.5, 2.0)
+    )
+
+    world = DataWorld(SimpleNamespace(normalize=mode), store)
+
+    assert world.black.tolist() == expected
 
 
 def test_prepare_refuses_an_unknown_mode():

@@ -21,13 +21,17 @@ def test_about_half_of_the_images_are_mirrored_and_none_is_anything_else():
     assert 16 < mirrored.sum() < 48
 
 
-def test_crops_are_shifts_filled_with_zeros():
+def test_crops_are_shifts_filled_with_black():
     images = numbered()
-    found = cropped(images, stream(0, "crop"))
+    black = np.array([-0.4, -2.0], np.float32)
+    found = cropped(images, stream(0, "crop"), black)
 
     shifts = set()
     for image, crop in zip(images, found, strict=True):
-        padded = np.pad(image, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
+        around = ((PADDING, PADDING), (PADDING, PADDING))
+        padded = np.stack(
+            [np.pad(a, around, constant_values=b) for a, b in zip(image, black, strict=True)]
+        )
         matches = [
             (top, left)
             for top in range(2 * PADDING + 1)
@@ -45,8 +49,8 @@ def test_augmentation_keeps_shape_type_and_argument_and_follows_its_generator(ki
     images = numbered()
     before = images.copy()
 
-    one = augmented(images, kind, stream(0, "augment"))
-    two = augmented(images, kind, stream(0, "augment"))
+    one = augmented(images, kind, stream(0, "augment"), np.zeros(2))
+    two = augmented(images, kind, stream(0, "augment"), np.zeros(2))
 
     assert (one.shape, one.dtype) == (images.shape, images.dtype)
     assert np.array_equal(one, two)

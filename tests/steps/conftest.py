@@ -24,6 +24,10 @@ class FakeWorld:
         self.test_labels = np.zeros(0, np.int64)
         self.opened: list[tuple[int, ...]] = []
 
+    @property
+    def black(self) -> np.ndarray:
+        return np.zeros(self.pixels.shape[1], np.float32)
+
     def images(self, sample_ids: np.ndarray) -> np.ndarray:
         return self.pixels[sample_ids]
 
