@@ -180,8 +180,6 @@ def _paper_overrides(paper: str, cell: Cell, scale: Scale, base: str) -> list[st
     A partition of another kind keeps the number of clients.
     """
     known = PAPERS[paper]
-    if cell.method in known.refused:
-        raise ConfigError(f"{cell.address} cannot be run: {known.refused[cell.method]}")
     _, *own = _method_overrides(paper, cell.method, scale, cell.dataset)
     name = f"method.name={method_of(paper, cell.method)}"  # the base config's settings stay
     clients = load_config(base).data.partition.clients

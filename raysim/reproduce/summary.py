@@ -277,9 +277,6 @@ def _not_run(found: dict[tuple[str, Scale], list[Result]]) -> str:
     """List every cell of the papers that has no result at any scale, or only a reduced one."""
     lines = ["## Not run", ""]
     for name, target in TARGETS.items():
-        refused = PAPERS[target.paper].refused if target.paper in PAPERS else {}
-        for row in (row for row in refused if row in target.methods):
-            lines.append(f"- {name}, {row} cannot be run: {refused[row]}")
         done: dict[Scale, set[str]] = {
             scale: {r["cell"] for r in found.get((name, scale), [])} for scale in SCALES
         }

@@ -105,8 +105,6 @@ class Paper:
     rows: Rows
     deviations: Mapping[str, str] = field(default_factory=dict)
     """From the paper's setting, by scale, data set, part of a column, or row; empty: all."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Rows that cannot be run, and why."""
 
 
 def printed_grid(

@@ -70,7 +70,8 @@ def prune(context: Context, state: State, *, rate: float, per_participation: boo
         dropped = min(math.floor(rate * len(order) + 1e-9), len(order) - 1)
         survivors += order[: len(order) - dropped]
     pruned = sorted(set(state.groups) - set(survivors))
-    context.observe_noisy(pruned)
+    scores = {k: _rank(counts, k, per_participation)[0] for k in state.groups}
+    context.observe_noisy(pruned, scores)
     return replace(state, values={**state.values, "survivors": sorted(survivors)})
 
 

@@ -152,4 +152,3 @@ def test_judged_labels_and_clients_are_shown_where_they_were_recorded(results):
     assert line[-1] == "85.0 / 50.0"
     assert "Compared: mean test accuracy of the last 10 rounds." in part
     assert "- a network" in part
-    assert "clipfl/table4, fedavg+clipfl_synthetic cannot be run" in text

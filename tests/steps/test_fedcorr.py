@@ -68,6 +68,19 @@ def test_clients_of_high_lid_are_noisy_by_the_share_of_their_large_losses(bench)
     assert context.entry["bytes"]["up"] == {"noise level": 2 * 4}
 
 
+def test_the_lid_of_clients_is_scored_as_their_noisiness(bench, monkeypatch):
+    made, given = clients(bench, sizes=(4, 4, 4, 4)), []
+    remember(made, "losses", [[0.1] * 4] * 4)
+    lid = {"0": 1.0, "1": 1.1, "2": 9.0, "3": 9.2}
+    context = made.round()
+    judge = lambda found, scores: given.append((found, scores)) or {}  # noqa: E731
+    monkeypatch.setattr(context.evaluator, "noisy_clients", judge)
+
+    noisy_clients(context, State(groups=IN_ONE, values={"lid": lid}))
+
+    assert given == [([2, 3], {0: 1.0, 1: 1.1, 2: 9.0, 3: 9.2})]
+
+
 def test_equal_lid_makes_nobody_noisy(bench):
     made = clients(bench)
     lid = dict.fromkeys("0123", 3.0)
