@@ -206,6 +206,9 @@ class RunModels:
 
     def load(self, name: str) -> SavedModel:
         """Return one model."""
+        if name not in self.names:
+            known = _few(self.names) if self.names else "none"
+            raise DataError(f"{self.storage.root} has no model {name!r}; ask for one of: {known}")
         if self._files:
             with contextlib.suppress(DataError):  # modules of the user's may hold the network
                 _ = self.config

@@ -134,6 +134,8 @@ def test_models_of_a_round_are_the_callers_own(tmp_path, unbroken):
         np.testing.assert_array_equal(parameter.detach().numpy(), kept[name])
     with pytest.raises(OutputError, match=r"this run was left.*resume=True"):
         done.module("group/0")
+    with pytest.raises(DataError, match="no model 'group/9'; ask for one of: group/0, group/1"):
+        rounds.result.module("group/9")
 
 
 @pytest.mark.ray

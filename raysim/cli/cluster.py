@@ -233,11 +233,9 @@ def _print(found: Clusters) -> None:
     )
     smallest = int(np.argmin(found.offered))
     if isinstance(found.how.rank, int) and found.rank < found.how.rank:
-        click.echo(
-            f"rank {found.how.rank} is capped at {found.rank}: {found.files[smallest].where} has "
-            "no more samples",
-            err=True,
-        )
+        least = f"{found.files[smallest].where} has no more samples"
+        why = "there are no more features" if found.rank == found.dimension else least
+        click.echo(f"rank {found.how.rank} is capped at {found.rank}: {why}", err=True)
     click.echo(_verdict(found))
     if found.auto is not None:
         scores = found.auto.scores

@@ -53,15 +53,17 @@ def command(config: str, overrides: tuple[str, ...], **options: Any) -> None:
     if options["resume"] and options["force"]:
         raise ConfigError("--resume and --force contradict each other; give one of them")
     from raysim.compare.plan import check_fit, parse_entries, parse_seeds, plan, unfinished
-    from raysim.report.writer import plan_output
+    from raysim.report.writer import checked_output
+    from raysim.runtime.storage import make_output_folder
 
     seeds = parse_seeds(options["seeds"])
     entries = parse_entries(options["methods"], options["settings"])
     runs = plan(config, overrides, entries, seeds=seeds, imports=options["imports"])
     out = options["out"] or f"runs/{runs[0].config.name}/comparison/"
-    folder = plan_output(out).folder
+    folder = checked_output(out).folder
     todo = unfinished(runs, resume=options["resume"], force=options["force"])
     check_fit(todo)
+    make_output_folder(folder)
     stream = sys.stderr if options["as_json"] else sys.stdout
 
     def say(text: str) -> None:

@@ -227,20 +227,17 @@ def _json(
 
 def _write_csv(out: Path, found: list[Prediction], saved: SavedModel, top: int) -> None:
     import csv
+    import io
 
-    from raysim.errors import OutputError
+    from raysim.runtime.storage import save_output
 
     names = saved.facts.class_names
     top = min(top, saved.facts.classes)
     more = [f"{what}_{n}" for n in range(2, top + 1) for what in ("class", "probability")]
-    try:
-        with out.open("w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file)
-            table.writerow(["file", "class", "probability", *more, "label"])
-            for row in found:
-                pairs = [text for c, share in row.top for text in (names[c], f"{share:.6f}")]
-                table.writerow([row.name, *pairs, "" if row.label is None else names[row.label]])
-    except OSError as wrong:
-        raise OutputError(
-            f"{out} could not be written ({wrong.strerror}); choose another"
-        ) from wrong
+    text = io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerow(["file", "class", "probability", *more, "label"])
+    for row in found:
+        pairs = [cell for c, share in row.top for cell in (names[c], f"{share:.6f}")]
+        table.writerow([row.name, *pairs, "" if row.label is None else names[row.label]])
+    save_output(out, text.getvalue().encode())

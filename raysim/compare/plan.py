@@ -11,6 +11,7 @@ from raysim.config import RunConfig, changed_keys, dump_config, load_config
 from raysim.errors import ConfigError, DataError, OutputError
 from raysim.experiment import FREE_TO_CHANGE, Experiment
 from raysim.runtime.run_folder import RunFolder
+from raysim.seeding import listed_seeds
 from raysim.settings import did_you_mean
 
 SHARED = ("data", "model", "seed", "name", "output", "imports")
@@ -108,14 +109,10 @@ def parse_seeds(text: str | None) -> tuple[int, ...] | None:
             f"--seeds {text} may mean one seed or {text} of them; write 0-{last} for {text} seeds, "
             f"or {text}-{text} for seed {text} alone"
         )
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, dash, last_ = (piece.strip() for piece in part.partition("-"))
-        end = last_ if dash else first
-        if not (first.isdecimal() and end.isdecimal() and int(first) <= int(end)):
-            raise ConfigError(f"--seeds must be like 0-4 or 0,2,5; got {text!r}")
-        seeds += range(int(first), int(end) + 1)
-    return tuple(dict.fromkeys(seeds))
+    seeds = listed_seeds(text)
+    if seeds is None:
+        raise ConfigError(f"--seeds must be like 0-4 or 0,2,5; got {text!r}")
+    return seeds
 
 
 def plan(

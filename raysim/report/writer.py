@@ -9,7 +9,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from raysim.report.build import make_report
 from raysim.report.documents import LATEX_MARK, MARKDOWN_MARK, write_latex, write_markdown
 from raysim.report.figure import Figure
 from raysim.report.report import Report
-from raysim.runtime.storage import reason
+from raysim.runtime.storage import reason, save_output
 
 DOCUMENTS = ("html", "md", "tex")
 PICTURES = ("png", "pdf")
@@ -72,13 +71,19 @@ def write_report(
     title: str = "",
 ) -> Written:
     """Write a report on run directories; refuses what cannot be written before any work."""
+    plan = checked_output(out, formats)
+    report = make_report(places, title)
+    return Written(report, _write(report, plan))
+
+
+def checked_output(out: str | Path | None, formats: Sequence[str] | None = None) -> Plan:
+    """Return what ``--out`` and ``--format`` ask for, if it can be written."""
     plan = plan_output(out, formats)
     _check_installed(plan)
     for form in plan.formats:
         if form in DOCUMENTS:
             _check_replaceable(plan.document(form), MARKS[form])
-    report = make_report(places, title)
-    return Written(report, _write(report, plan))
+    return plan
 
 
 def plan_output(out: str | Path | None, formats: Sequence[str] | None = None) -> Plan:
@@ -147,16 +152,16 @@ def _write(report: Report, plan: Plan) -> list[Path]:
     files = []
     if plan.forms:
         own = json.dumps(sorted({*pictures, *before}), indent=0).encode()
-        _save(plan.pictures / OWN, own)  # first: what is not finished is known to be ours
+        save_output(plan.pictures / OWN, own)  # first: what is not finished is known to be ours
         for name, content in pictures.items():
-            _save(plan.pictures / name, content)
+            save_output(plan.pictures / name, content)
         for name in before - pictures.keys():
             with contextlib.suppress(OSError):
                 (plan.pictures / name).unlink(missing_ok=True)
-        _save(plan.pictures / OWN, json.dumps(sorted(pictures), indent=0).encode())
+        save_output(plan.pictures / OWN, json.dumps(sorted(pictures), indent=0).encode())
     for form in plan.formats:
         if form in DOCUMENTS:
-            _save(plan.document(form), _document(report, plan, form).encode())
+            save_output(plan.document(form), _document(report, plan, form).encode())
             files.append(plan.document(form))
     return files + ([plan.pictures] if plan.forms else [])
 
@@ -198,18 +203,3 @@ def _known_pictures(folder: Path) -> set[str]:
         return set()
     names = found if isinstance(found, list) else []
     return {n for n in names if isinstance(n, str) and Path(n).name == n and n.endswith(PICTURES)}
-
-
-def _save(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all."""
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        part.replace(path)
-    except OSError as wrong:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise OutputError(
-            f"{path} cannot be written ({reason(wrong)}); choose another --out"
-        ) from wrong

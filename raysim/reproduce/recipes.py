@@ -19,6 +19,7 @@ from raysim.methods.clustered import uses_of
 from raysim.reproduce.papers import PAPERS
 from raysim.reproduce.published import TABLE_II_SIMILARITY, TABLE_VII_SIMILARITY, Published
 from raysim.reproduce.tables import Cell, Rows, Target
+from raysim.seeding import listed_seeds
 from raysim.settings import did_you_mean
 
 Scale = Literal["full", "small"]
@@ -143,19 +144,14 @@ def parse_seeds(text: str | None, scale: Scale, default: int = PAPER_SEEDS) -> t
     """Return the seeds of ``N`` (the first N), ``A-B`` or ``A-B,C-D``; None: all, small one."""
     if text is None:
         return tuple(range(default if scale == "full" else 1))
-    wrong = ConfigError(
-        f"--seeds must be a number of seeds or ranges of them, got {text!r}; write for example "
-        "--seeds 5 for 0 to 4, or --seeds 3-3 for seed 3 alone"
-    )
-    if text.isdecimal() and int(text) >= 1:
-        return tuple(range(int(text)))
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, dash, last = (piece.strip() for piece in part.partition("-"))
-        if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-            raise wrong
-        seeds += range(int(first), int(last) + 1)
-    return tuple(dict.fromkeys(seeds))
+    is_count = text.isdecimal() and int(text) >= 1
+    seeds = listed_seeds(f"0-{int(text) - 1}" if is_count else text)
+    if seeds is None or not (is_count or all("-" in part for part in text.split(","))):
+        raise ConfigError(
+            f"--seeds must be a number of seeds or ranges of them, got {text!r}; write for example "
+            "--seeds 5 for 0 to 4, or --seeds 3-3 for seed 3 alone"
+        )
+    return seeds
 
 
 def run_config(target: Target, cell: Cell, *, seed: int, scale: Scale) -> RunConfig:

@@ -190,6 +190,31 @@ def remedy(wrong: OSError, root: str) -> str:
     return f"make {root} reachable and writable again"
 
 
+def save_output(path: Path, content: bytes) -> None:
+    """Write a file that ``--out`` names, completely or not at all."""
+    make_output_folder(path.parent)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as wrong:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise _unwritable(path, wrong) from wrong
+
+
+def make_output_folder(folder: Path) -> None:
+    """Make the folder that ``--out`` names."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as wrong:
+        raise _unwritable(folder, wrong) from wrong
+
+
+def _unwritable(path: Path, wrong: OSError) -> OutputError:
+    return OutputError(f"{path} cannot be written ({reason(wrong)}); choose another --out")
+
+
 # ---- folders -------------------------------------------------------------------------------
 
 

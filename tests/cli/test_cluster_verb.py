@@ -248,3 +248,13 @@ def test_old_pictures_do_not_stand_beside_new_groups(folder, tmp_path):
 
     assert not list(out.glob("*.png"))
     assert json.loads((out / "result.json").read_text())["count"] == 2
+
+
+def test_a_rank_that_is_not_there_is_capped_with_the_reason(folder, tmp_path):
+    many = run(folder, "--clusters", 2, "--rank", 99, "--out", tmp_path / "a", "--format", "none")
+    np.save(folder / "client3.npy", rows_of(1, 4, 3).astype(np.float32))
+    few = run(folder, "--clusters", 2, "--rank", 99, "--out", tmp_path / "b", "--format", "none")
+
+    assert f"rank 99 is capped at {D}: there are no more features" in many.output
+    assert "rank 99 is capped at 4: " in few.output
+    assert "client3.npy has no more samples" in few.output

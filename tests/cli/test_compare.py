@@ -230,6 +230,8 @@ def run_apart(folder: Path, *arguments: object) -> tuple[int, str, str]:
         (["--methods", "a/b:single"], ["--methods must be names", "got 'a/b:single'"]),
         (["--methods", "single", "--seeds", "3"], ["0-2 for 3 seeds", "3-3 for seed 3"]),
         (["--methods", "single", "--seeds", "2-1"], ["--seeds", "got '2-1'"]),
+        (["--methods", "single", "--seeds", "0-99999999999"], ["--seeds", "at most 1000"]),
+        (["--methods", "single", "--out", "/proc/raysim/"], ["/proc", "choose another --out"]),
         (["--methods", "single", "--seeds", "0-1", "seed=3"], ["contradict each other"]),
         (["--methods", "single", "--resume", "--force"], ["contradict each other"]),
         (["--methods", "single", "method=fb_nll"], ["what --methods decides"]),

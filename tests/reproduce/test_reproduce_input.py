@@ -21,6 +21,8 @@ from raysim.reproduce.recipes import TARGETS, find_target, parse_seeds, select_c
         (["rcc-pfl/table2", "--seeds", "many"], ["--seeds", "got 'many'", "--seeds 5 for 0 to 4"]),
         (["rcc-pfl/table2", "--seeds", "4-1"], ["--seeds", "got '4-1'"]),
         (["rcc-pfl/table2", "--seeds", "0"], ["--seeds", "got '0'"]),
+        (["rcc-pfl/table2", "--seeds", "0,2"], ["--seeds", "got '0,2'"]),
+        (["rcc-pfl/table2", "--seeds", "99999999999"], ["--seeds", "at most 1000"]),
         (["rcc-pfl/table2", "--resume", "--force"], ["contradict each other"]),
         (["--summary", "nowhere"], ["nowhere holds no results", "--out"]),
     ],
