@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     Losses = Callable[[torch.Tensor], torch.Tensor]
+    Tensors = list[torch.Tensor]
 
 DECAY = 0.001
 """Weight decay of the personal model (released code)."""
@@ -115,11 +116,9 @@ def _dual_step(
         found = own.networks[1](batch.images)
         by_personal = _selected(found, batch, selects, step.literal)  # b_theta
         fit = mean_of(losses(found), by_shared if step.alternate else by_personal)
-        pulled = _gap(personal, shared)
         moves = gradients(fit, personal)
         decay = 0.0 if step.literal else DECAY
-        parts = zip(_values(personal), moves, pulled, strict=True)
-        _move(personal, [g + step.distance * p + decay * t for t, g, p in parts], small)
+        _move(personal, _pulled(moves, personal, shared, step.distance, decay), small)
     chosen = by_personal if step.alternate else by_shared
     if step.literal:
         _move(shared, _gap(shared, personal), lr * step.distance)
@@ -152,17 +151,24 @@ def _selected(outputs: torch.Tensor, batch: Batch, selects: bool, strict: bool) 
     return sieve(outputs.detach(), batch.labels, strict=strict)
 
 
-def _values(weights: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [weight.detach() for weight in weights]
-
-
-def _gap(first: list[torch.Tensor], second: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [(a - b).detach() for a, b in zip(first, second, strict=True)]
-
-
-def _move(weights: list[torch.Tensor], directions: list[torch.Tensor], size: float) -> None:
+def _pulled(moves: Tensors, own: Tensors, other: Tensors, strength: float, decay: float) -> Tensors:
+    """Return the gradient with that of the distance to ``other`` and of the decay."""
     import torch
 
     with torch.no_grad():
-        for weight, direction in zip(weights, directions, strict=True):
-            weight -= size * direction
+        pulled = torch._foreach_add(moves, _gap(own, other), alpha=strength)
+        return list(torch._foreach_add(pulled, own, alpha=decay))
+
+
+def _gap(first: Tensors, second: Tensors) -> Tensors:
+    import torch
+
+    with torch.no_grad():
+        return list(torch._foreach_sub(first, second))
+
+
+def _move(weights: Tensors, directions: Tensors, size: float) -> None:
+    import torch
+
+    with torch.no_grad():
+        torch._foreach_add_(weights, directions, alpha=-size)
