@@ -29,6 +29,19 @@ class Network(nn.Module):
         return logits
 
 
+class Halved(nn.Module):
+    """2x2 max pooling, the same numbers as torch's."""
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return the largest of each cell; an odd last line belongs to none."""
+        if torch.is_grad_enabled():
+            return nn.functional.max_pool2d(maps, 2)
+        # Without the places of the largest, which only gradients need: 2 to 10 times faster.
+        high, wide = maps.shape[2] // 2 * 2, maps.shape[3] // 2 * 2
+        rows = torch.maximum(maps[:, :, 0:high:2], maps[:, :, 1:high:2])
+        return torch.maximum(rows[..., 0:wide:2], rows[..., 1:wide:2])
+
+
 def logistic(shape: ImageShape, classes: int) -> Network:
     """Return multinomial logistic regression on the pixels (models.md section 1)."""
     height, width, channels = shape
@@ -81,10 +94,10 @@ def small_cnn(shape: ImageShape, classes: int, *, widths: tuple[int, int]) -> Ne
     body = nn.Sequential(
         *_conv3_norm(channels, widths[0]),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        Halved(),
         *_conv3_norm(widths[0], widths[1]),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        Halved(),
         nn.Flatten(),
     )
     return Network(body, widths[1] * (height // 4) * (width // 4), classes)
@@ -99,7 +112,7 @@ def four_conv(shape: ImageShape, classes: int, *, track_running_stats: bool) -> 
             nn.Conv2d(inputs, 64, 3, padding=1),  # with the bias of the paper's code
             nn.BatchNorm2d(64, track_running_stats=track_running_stats),
             nn.ReLU(),
-            nn.MaxPool2d(2),
+            Halved(),
         ]
     body = nn.Sequential(*layers, nn.Flatten())
     return Network(body, 64 * (height // 16) * (width // 16), classes)
@@ -113,7 +126,7 @@ def nine_conv(shape: ImageShape, classes: int, *, test_dropout: bool) -> Network
         for _ in range(3):
             layers += _conv3_leaky(inputs, outputs, padding=padding)
             inputs = outputs
-        layers += [nn.MaxPool2d(2), AlwaysDropout2d(0.25) if test_dropout else nn.Dropout2d(0.25)]
+        layers += [Halved(), AlwaysDropout2d(0.25) if test_dropout else nn.Dropout2d(0.25)]
     for outputs in (512, 256, 128):
         layers += _conv3_leaky(inputs, outputs, padding=0)
         inputs = outputs
@@ -234,7 +247,7 @@ def _conv3_leaky(inputs: int, outputs: int, *, padding: int) -> list[nn.Module]:
 
 def _conv5_pool(inputs: int, outputs: int) -> list[nn.Module]:
     # ReLU of the largest is the largest ReLU, bit for bit, at a quarter of the work.
-    return [nn.Conv2d(inputs, outputs, 5), nn.MaxPool2d(2), nn.ReLU()]
+    return [nn.Conv2d(inputs, outputs, 5), Halved(), nn.ReLU()]
 
 
 def _after_conv5(side: int) -> int:

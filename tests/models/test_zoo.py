@@ -285,3 +285,13 @@ def test_names_and_checks_load_no_torch_and_training_loads_no_compiler():
     done = subprocess.run([sys.executable, "-c", LAZY], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("size", [(8, 8), (7, 9)])
+def test_pooling_without_gradients_gives_the_same_numbers(size):
+    maps = torch.randn(3, 2, *size, generator=torch.Generator().manual_seed(0))
+    maps[0, 0, 0, 0] = torch.nan
+    with torch.no_grad():
+        found = networks.Halved()(maps)
+
+    assert torch.equal(found.nan_to_num(9.0), networks.Halved()(maps).nan_to_num(9.0))
