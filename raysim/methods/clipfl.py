@@ -23,6 +23,7 @@ from typing import Any, Literal
 from raysim.methods import METHODS
 from raysim.methods.clustered import (
     GroupsSettings,
+    InGroups,
     needs_clean_images,
     refuse_short,
     share_of_rounds,
@@ -40,10 +41,9 @@ from raysim.steps.validation import ValidationSettings, with_validation, without
 
 @METHODS.register("clipfl")
 @settings
-class ClipFl:
+class ClipFl(InGroups):
     """ClipFL (Morafah et al. 2025): score clients on clean images, prune the worst, go on."""
 
-    groups: GroupsSettings = GroupsSettings()
     score_rounds: int | None = None
     """T_pre, rounds of Phase I out of train.rounds; null: a quarter."""
     kept: int | None = None
@@ -68,16 +68,6 @@ class ClipFl:
         check(ok, "prune_rate", "must be in [0, 1)", got=self.prune_rate, do=do)
         ok = 0 < self.post_fraction <= 1
         check(ok, "post_fraction", "must be in (0, 1]", got=self.post_fraction, do="try 1.0")
-
-    @property
-    def privileges(self) -> tuple[str, ...]:
-        """Those of the grouping."""
-        return self.groups.privileges
-
-    @property
-    def uses(self) -> tuple[str, ...]:
-        """Those of the grouping."""
-        return self.groups.uses
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
         """Refuse a server without clean images, and too few rounds for two phases."""

@@ -73,6 +73,23 @@ class GroupsSettings:
         return Stage("group", 1, step)
 
 
+@settings
+class InGroups:
+    """A method that works inside groups which it does not find itself."""
+
+    groups: GroupsSettings = GroupsSettings()
+
+    @property
+    def privileges(self) -> tuple[str, ...]:
+        """Those of the grouping."""
+        return self.groups.privileges
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Those of the grouping."""
+        return self.groups.uses
+
+
 def with_correction(
     stages: tuple[Stage, ...], before: str, how: CorrectionSettings
 ) -> tuple[Stage, ...]:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from raysim.methods import METHODS
 from raysim.methods.clustered import (
     GroupsSettings,
+    InGroups,
     refuse_short,
     share_of_rounds,
     with_correction,
@@ -43,10 +44,9 @@ ORIGINAL: dict[str, Any] = {
 
 @METHODS.register("fedcorr")
 @settings
-class FedCorr:
+class FedCorr(InGroups):
     """FedCorr (Xu et al. 2022): noisy clients by LID, labels by confidence, three stages."""
 
-    groups: GroupsSettings = GroupsSettings()
     iterations: int = 2  # FB-NLL; FedCorr's own: 5 on CIFAR-10
     """T1, sweeps of stage 1."""
     sweep_rounds: int = 1
@@ -88,16 +88,6 @@ class FedCorr:
         for name in ("proximal", "mixup"):
             value = getattr(self, name)
             check(value >= 0, name, "must not be negative", got=value)
-
-    @property
-    def privileges(self) -> tuple[str, ...]:
-        """Those of the grouping."""
-        return self.groups.privileges
-
-    @property
-    def uses(self) -> tuple[str, ...]:
-        """Those of the grouping."""
-        return self.groups.uses
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
         """Refuse a budget that leaves nothing for stage 3."""

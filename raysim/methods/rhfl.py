@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from raysim.methods import METHODS
-from raysim.methods.clustered import GroupsSettings, needs_clean_images, with_correction
+from raysim.methods.clustered import GroupsSettings, InGroups, needs_clean_images, with_correction
 from raysim.models.losses import SymmetricCrossEntropy
 from raysim.models.training import TrainSettings
 from raysim.protocols import Context, Stage, State
@@ -30,10 +30,9 @@ from raysim.steps.merging import chosen_clients
 
 @METHODS.register("rhfl")
 @settings
-class Rhfl:
+class Rhfl(InGroups):
     """RHFL (Fang and Ye 2022): align predictions on public images, learn with a robust loss."""
 
-    groups: GroupsSettings = GroupsSettings()
     confidence: float = 0.5
     """eta, how much a falling loss raises a client's weight; 0: all alike."""
     loss: SymmetricCrossEntropy = SymmetricCrossEntropy()
@@ -53,16 +52,6 @@ class Rhfl:
         check(self.public_batch >= 1, "public_batch", "must be at least 1", got=self.public_batch)
         ok = self.pretrain_epochs >= 0
         check(ok, "pretrain_epochs", "must not be negative", got=self.pretrain_epochs)
-
-    @property
-    def privileges(self) -> tuple[str, ...]:
-        """Those of the grouping."""
-        return self.groups.privileges
-
-    @property
-    def uses(self) -> tuple[str, ...]:
-        """Those of the grouping."""
-        return self.groups.uses
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
         """Refuse a run without public images."""
