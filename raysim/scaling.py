@@ -32,6 +32,8 @@ CLASSES_PER_GROUP = 2
 CLEAN_PER_CLASS = 40
 LARGEST_SUBSPACE = 5
 SAMPLE_EVERY_S = 0.5
+LOCK = ".lock"
+"""It stays: whoever opened it before it went would lock what has no name."""
 Watch = Callable[[int, Any], AbstractContextManager[Any]]
 """(number of clients, experiment) -> a context that yields the run's listener."""
 
@@ -186,11 +188,12 @@ def run_scale(how: ScaleSettings, out: Path, *, watch: Watch | None = None) -> d
 def _locked(out: Path) -> Iterator[None]:
     """Make the folder this process's own for a while; refuse one that holds something else."""
     is_ours = (out / "scale.json").is_file()
-    if not is_ours and out.exists() and (not out.is_dir() or any(out.iterdir())):
+    others = (file for file in out.iterdir() if file.name != LOCK) if out.is_dir() else ()
+    if not is_ours and out.exists() and (not out.is_dir() or any(others)):
         raise OutputError(
             f"--out {out} exists and holds no scale run; choose an empty or new folder"
         )
-    lock = FileLock(out / ".lock")
+    lock = FileLock(out / LOCK)
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
@@ -204,7 +207,6 @@ def _locked(out: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-        (out / ".lock").unlink(missing_ok=True)
 
 
 def _opened(out: Path, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
