@@ -22,11 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from raysim.errors import Interrupted, RaysimError
+from raysim.errors import ConfigError, Interrupted, RaysimError
 
 RUN_BYTES = 1_500_000_000
 """Memory that one run is given when the number of jobs is chosen; the largest measured is less."""
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+MOST_SEEDS = 1000
+"""Of one command."""
 STATUS_EVERY_S = 60.0
 PARENT_GONE = 4
 Say = Callable[[str], None]
@@ -74,6 +76,22 @@ def default_jobs() -> int:
     except (OSError, StopIteration):
         return cpus
     return max(1, min(cpus, free // RUN_BYTES))
+
+
+def listed_seeds(text: str) -> tuple[int, ...] | None:
+    """Return the numbers of ``0-4,7``, each once; None if ``text`` is no such list."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = (piece.strip() for piece in part.partition("-"))
+        end = last if dash else first
+        if not (first.isdecimal() and end.isdecimal() and int(first) <= int(end)):
+            return None
+        if int(end) - int(first) >= MOST_SEEDS:
+            raise ConfigError(
+                f"--seeds must name at most {MOST_SEEDS} seeds, got {text!r}; give fewer"
+            )
+        seeds += range(int(first), int(end) + 1)
+    return tuple(dict.fromkeys(seeds))
 
 
 def execute(

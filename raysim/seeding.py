@@ -9,11 +9,6 @@ import hashlib
 
 import numpy as np
 
-from raysim.errors import ConfigError
-
-MOST_SEEDS = 1000
-"""Of one command."""
-
 
 def stream(seed: int, role: str, *ids: int) -> np.random.Generator:
     """Return the generator of ``role`` for ``ids`` (round, client, ...).
@@ -29,22 +24,6 @@ def stream_seed(seed: int, role: str, *ids: int) -> int:
     For libraries that take a seed instead of a generator.
     """
     return int(_sequence(seed, role, ids).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def listed_seeds(text: str) -> tuple[int, ...] | None:
-    """Return the numbers of ``0-4,7``, each once; None if ``text`` is no such list."""
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, dash, last = (piece.strip() for piece in part.partition("-"))
-        end = last if dash else first
-        if not (first.isdecimal() and end.isdecimal() and int(first) <= int(end)):
-            return None
-        if int(end) - int(first) >= MOST_SEEDS:
-            raise ConfigError(
-                f"--seeds must name at most {MOST_SEEDS} seeds, got {text!r}; give fewer"
-            )
-        seeds += range(int(first), int(end) + 1)
-    return tuple(dict.fromkeys(seeds))
 
 
 def _sequence(seed: int, role: str, ids: tuple[int, ...]) -> np.random.SeedSequence:

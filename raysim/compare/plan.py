@@ -10,8 +10,8 @@ from typing import Any
 from raysim.config import RunConfig, changed_keys, dump_config, load_config
 from raysim.errors import ConfigError, DataError, OutputError
 from raysim.experiment import FREE_TO_CHANGE, Experiment
+from raysim.processes import listed_seeds
 from raysim.runtime.run_folder import RunFolder
-from raysim.seeding import listed_seeds
 from raysim.settings import did_you_mean
 
 SHARED = ("data", "model", "seed", "name", "output", "imports")

@@ -16,10 +16,10 @@ from typing import Any, Literal
 from raysim.config import RunConfig, changed_keys, load_config
 from raysim.errors import ConfigError, DataError
 from raysim.methods.clustered import uses_of
+from raysim.processes import listed_seeds
 from raysim.reproduce.papers import PAPERS
 from raysim.reproduce.published import TABLE_II_SIMILARITY, TABLE_VII_SIMILARITY, Published
 from raysim.reproduce.tables import Cell, Rows, Target
-from raysim.seeding import listed_seeds
 from raysim.settings import did_you_mean
 
 Scale = Literal["full", "small"]
