@@ -103,19 +103,18 @@ def small_cnn(shape: ImageShape, classes: int, *, widths: tuple[int, int]) -> Ne
     return Network(body, widths[1] * (height // 4) * (width // 4), classes)
 
 
-def four_conv(shape: ImageShape, classes: int, *, track_running_stats: bool) -> Network:
+def four_conv(shape: ImageShape, classes: int, *, width: int, track_running_stats: bool) -> Network:
     """Return FedRN's four blocks of convolution, batch norm, ReLU and pooling (section 7)."""
-    height, width, channels = shape
     layers: list[nn.Module] = []
-    for inputs in (channels, 64, 64, 64):
+    for inputs in (shape[2], width, width, width):
         layers += [
-            nn.Conv2d(inputs, 64, 3, padding=1),  # with the bias of the paper's code
-            nn.BatchNorm2d(64, track_running_stats=track_running_stats),
+            nn.Conv2d(inputs, width, 3, padding=1),  # with the bias of the paper's code
+            nn.BatchNorm2d(width, track_running_stats=track_running_stats),
             nn.ReLU(),
             Halved(),
         ]
     body = nn.Sequential(*layers, nn.Flatten())
-    return Network(body, 64 * (height // 16) * (width // 16), classes)
+    return Network(body, width * (shape[0] // 16) * (shape[1] // 16), classes)
 
 
 def nine_conv(shape: ImageShape, classes: int, *, test_dropout: bool) -> Network:

@@ -295,3 +295,12 @@ def test_pooling_without_gradients_gives_the_same_numbers(size):
         found = networks.Halved()(maps)
 
     assert torch.equal(found.nan_to_num(9.0), networks.Halved()(maps).nan_to_num(9.0))
+
+
+def test_a_narrower_four_conv_has_the_parameters_of_its_layers():
+    net = FourConv(width=16).build((32, 32, 3), 10)
+
+    convolutions = (3 * 9 + 1) * 16 + 3 * (16 * 9 + 1) * 16
+    assert sum(p.numel() for p in net.parameters()) == convolutions + 4 * 2 * 16 + (64 + 1) * 10
+    with pytest.raises(ConfigError, match="width must be at least 1, got 0"):
+        FourConv(width=0)

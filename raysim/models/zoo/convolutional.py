@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raysim.models.zoo.model import MODELS, check_widths, refuse_small
-from raysim.settings import settings
+from raysim.settings import check, settings
 
 if TYPE_CHECKING:
     from raysim.models.networks import ImageShape, Network
@@ -84,9 +84,14 @@ class LeNet5:
 class FourConv:
     """Four 3x3 convolutions with batch norm (FedRN, CIFAR-10)."""
 
+    width: int = 64
+    """Maps of every convolution."""
     track_running_stats: bool = True
     """FedRN's code uses false: batch norm then takes the statistics of the batch when testing too,
     and predictions depend on which images share a batch."""
+
+    def __post_init__(self) -> None:
+        check(self.width >= 1, "width", "must be at least 1", got=self.width, do="try 64")
 
     def check(self, image_shape: ImageShape) -> None:
         """Refuse images below 16x16: four poolings would leave nothing."""
@@ -98,7 +103,10 @@ class FourConv:
 
         self.check(image_shape)
         return networks.four_conv(
-            image_shape, classes, track_running_stats=self.track_running_stats
+            image_shape,
+            classes,
+            width=self.width,
+            track_running_stats=self.track_running_stats,
         )
 
 
