@@ -198,16 +198,16 @@ def _updater(
     weights: np.ndarray, start: np.ndarray, settings: TrainSettings
 ) -> Callable[[np.ndarray, int], None]:
     """Return the function that moves the first ``active`` clients by their gradients, in place."""
-    decay, proximal = np.float32(settings.weight_decay), np.float32(settings.proximal)
+    is_adam = settings.optimizer == "adam"
+    decay = np.float32(0.0 if is_adam else settings.weight_decay)  # Adam adds its own
+    proximal = np.float32(settings.proximal)
     # Temporaries of this size come fresh from the system at every step, page by page: keep one.
     spare = np.empty_like(weights)
-    descend = (
-        _adam(weights, settings) if settings.optimizer == "adam" else _sgd(weights, settings, spare)
-    )
+    descend = _adam(weights, settings) if is_adam else _sgd(weights, settings, spare)
 
     def update(gradient: np.ndarray, active: int) -> None:
         move, own, free = gradient[:active], weights[:active], spare[:active]
-        if decay and settings.optimizer != "adam":
+        if decay:
             np.multiply(own, decay, out=free)
             move += free
         if proximal:

@@ -36,7 +36,7 @@ class Session:
     rng: np.random.Generator
     classes: int
     device: str
-    black: np.ndarray
+    black: np.ndarray | None = None
     """What crops move in (channels,)."""
     _seen: tuple[int, int, float] = (-1, 0, 0.0)
 
@@ -150,8 +150,7 @@ def open_session(
         module_for(model, shape, classes, device=device, slot=FIRST_SLOT + i)
         for i in range(len(trees))
     ]
-    empty = np.zeros(images.shape[1], np.float32) if black is None else black
-    made = Session(networks, images, labels, train, rng, classes, device, empty)
+    made = Session(networks, images, labels, train, rng, classes, device, black)
     for which, tree in enumerate(trees):
         made.load(which, tree)
     with seeded(int(rng.integers(2**63)), device):

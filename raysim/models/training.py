@@ -112,7 +112,7 @@ def train_client(
     """Return the model after ``settings.epochs`` epochs on one client's samples, and a report.
 
     ``images`` are normalised float32 (N, channels, height, width), ``labels`` integers (N,).
-    ``black`` (channels,) is what crops move in, default 0, the mean of normalised images.
+    ``black`` (channels,) is what crops move in (augmentation.py).
     ``loss(logits, batch)`` replaces mean cross-entropy; ``regulariser(module)`` is added to it.
     """
     if len(labels) == 0:
@@ -146,14 +146,13 @@ def batches(
     """
     import torch
 
-    empty = np.zeros(images.shape[1], np.float32) if black is None else black
     taken = np.arange(len(labels)) if among is None else among
     for epoch in range(1, (settings.epochs if epochs is None else epochs) + 1):
         shuffled = settings.order == "shuffled"
         order = taken[rng.permutation(len(taken))] if shuffled else taken
         for start in range(0, len(order), settings.batch_size):
             index = order[start : start + settings.batch_size]
-            chosen = augmented(images[index], settings.augment, rng, empty)
+            chosen = augmented(images[index], settings.augment, rng, black)
             # Copies in torch's own memory: BLAS may give other bits for another alignment.
             batch = Batch(
                 index=index,

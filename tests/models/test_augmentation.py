@@ -49,8 +49,8 @@ def test_augmentation_keeps_shape_type_and_argument_and_follows_its_generator(ki
     images = numbered()
     before = images.copy()
 
-    one = augmented(images, kind, stream(0, "augment"), np.zeros(2))
-    two = augmented(images, kind, stream(0, "augment"), np.zeros(2))
+    one = augmented(images, kind, stream(0, "augment"))
+    two = augmented(images, kind, stream(0, "augment"))
 
     assert (one.shape, one.dtype) == (images.shape, images.dtype)
     assert np.array_equal(one, two)
