@@ -192,14 +192,9 @@ def remedy(wrong: OSError, root: str) -> str:
 
 def save_output(path: Path, content: bytes) -> None:
     """Write a file that ``--out`` names, completely or not at all."""
-    make_output_folder(path.parent)
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
     try:
-        part.write_bytes(content)
-        part.replace(path)
+        _write_whole(path, content)
     except OSError as wrong:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
         raise _unwritable(path, wrong) from wrong
 
 
@@ -230,21 +225,8 @@ class LocalStorage(Storage):
         return self._path(name).open("rb")
 
     def write(self, name: str, content: Content) -> None:
-        """Fill a file beside it, bring that to the disk, and rename it into place."""
-        path = self._path(name)
-        _make_folder(path.parent)
-        part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
-        try:
-            with part.open("xb") as file:
-                content(file) if callable(content) else file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        except Exception:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
+        """Write the file, completely or not at all."""
+        _write_whole(self._path(name), content)
 
     def append(self, name: str, line: bytes) -> None:
         """Append and bring it to the disk; what could not be added whole is cut off again."""
@@ -347,6 +329,23 @@ class FolderLock:
     def release(self) -> None:
         """Unlock."""
         self._lock.release()
+
+
+def _write_whole(path: Path, content: Content) -> None:
+    """Fill a file beside it, bring that to the disk, and rename it into place."""
+    _make_folder(path.parent)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
+    try:
+        with part.open("xb") as file:
+            content(file) if callable(content) else file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except Exception:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
 
 
 def _make_folder(folder: Path) -> None:
