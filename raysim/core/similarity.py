@@ -163,6 +163,17 @@ def quadratic_energies(leading: Array, packed: Array, columns: Array, products: 
     return packed @ products + xp.sum(mapped * mapped, axis=1)
 
 
+def quadratic_energies_turned(
+    leading: Array, packed: Array, columns: Array, products: Array
+) -> Array:
+    """Return ``quadratic_energies`` with clients along the columns of each product."""
+    xp = array_namespace(packed)
+    count, per_client, dimension = leading.shape
+    mapped = columns.T @ xp.reshape(leading, (count * per_client, dimension)).T
+    mapped = xp.reshape(mapped, (-1, count, per_client))
+    return (products.T @ packed.T + xp.sum(mapped * mapped, axis=2)).T
+
+
 def relevance_of_energies(values: Array, squares: Array) -> Array:
     """Return r(k, j) (..., J) from lambda (..., Q) and ||Sigma_k v||^2 (..., J * Q) (Eq. 4-5)."""
     xp = array_namespace(squares)

@@ -16,7 +16,8 @@ from threadpoolctl import threadpool_limits
 
 from raysim.protocols import Client
 from raysim.steps.grouping import GroupingSettings, symmetric_in_place
-from raysim.steps.relevance import BLOCK, relevance_together, spectrum_task, vectors_task
+from raysim.steps.layouts import BLOCK
+from raysim.steps.relevance import relevance_together, spectrum_task, vectors_task
 
 KEPT_BYTES = 1_000_000_000
 """Of spectra that are needed again; those beyond it are computed twice."""

@@ -5,7 +5,7 @@ They offer eigenvectors and answer to those of others. No label is touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ from array_api_compat import array_namespace
 
 from raysim.core.similarity import (
     QuadraticForm,
+    num_leading,
     pair_products,
-    quadratic_energies,
     quadratic_form,
     relevance,
     relevance_block,
@@ -28,6 +28,7 @@ from raysim.core.spectra import Spectrum, spectrum, truncate
 from raysim.protocols import Client, ClientId, Stacked, Tree, runs_together
 from raysim.seeding import stream
 from raysim.steps.arrays import on_device, to_numpy
+from raysim.steps.layouts import BLOCK, Layout, block_layout
 
 WIRE = np.float32
 """Type of what clients send: four bytes a number, as the papers count."""
@@ -37,8 +38,6 @@ TILE_PRODUCTS = 8_000_000
 """Products v_a v_b per tile of eigenvectors (32 MB), which all clients of an actor share."""
 LARGEST_FORM = 384
 """Feature dimension up to which clients keep quadratic forms (0.3 MB each there)."""
-BLOCK = 256
-"""Clients of a stack come in blocks of this size, the last one filled up."""
 FLOAT32_RANGE = 1e-3
 """Where an eigenvalue is below this share of the largest, its relevance is computed in float64."""
 
@@ -63,7 +62,7 @@ def relevance_together(
     answering = {i: _answering(client, shared) for i, client in enumerate(clients)}
     for client in clients:
         client.scratch.pop("own", None)  # its last use: many numbers per client
-    stack = _Stack.take(answering, rank)
+    stack = _Stack.take(answering, rank, lambda: _layout(rows, arrays))
     exactly: dict[int, list[_Tile]] = {}
     for tile in _tiles(rows):
         blocks = {} if stack is None else stack.blocks(tile, arrays)
@@ -187,7 +186,9 @@ def _own(client: Client, arguments: Mapping[str, Any]) -> _Own:
 class _Stack:
     """Quadratic forms of many clients: one product answers for all of them."""
 
-    places: tuple[int, ...]
+    layout: Layout
+    clients: tuple[int | None, ...]
+    """Who sits at each place of each block."""
     values: Any
     """First Q eigenvalues (B, Q)."""
     leading: Any
@@ -195,7 +196,12 @@ class _Stack:
     floors: np.ndarray
 
     @classmethod
-    def take(cls, answering: dict[int, _Own | Spectrum], rank: int) -> _Stack | None:
+    def take(
+        cls,
+        answering: dict[int, _Own | Spectrum],
+        rank: int,
+        layout: Callable[[], Layout],
+    ) -> _Stack | None:
         """Return the stack of all forms, moved out of ``answering``; None where there is none."""
         forms = {
             i: (own.values[:rank], own.form)
@@ -206,12 +212,14 @@ class _Stack:
             return None
         for i in forms:
             del answering[i]
-        # BLAS takes other paths for other shapes: blocks of one shape give every client the same.
-        empty = -len(forms) % BLOCK
-        filled = [*forms.values(), *[next(iter(forms.values()))] * empty]
-        xp = array_namespace(filled[0][1].packed)
+        how = layout()
+        clients = _seated(list(forms), how.places)
+        anyone = next(iter(forms.values()))
+        filled = [anyone if i is None else forms[i] for i in clients]
+        xp = array_namespace(anyone[1].packed)
         return cls(
-            tuple(forms),
+            how,
+            clients,
             xp.stack([values for values, _ in filled]),
             xp.stack([form.leading for _, form in filled]),
             xp.stack([form.packed for _, form in filled]),
@@ -225,15 +233,31 @@ class _Stack:
         found: dict[int, Any] = {}
         for start in range(0, len(self.floors), BLOCK):
             own = slice(start, start + BLOCK)
-            squares = quadratic_energies(
+            squares = self.layout.energies(
                 self.leading[own, :, :], self.packed[own, :], columns, products
             )
             block = relevance_of_energies(self.values[own, :], squares)
             faint = to_numpy(array_namespace(squares).min(squares, axis=1)) < self.floors[own]
-            for b, i in enumerate(self.places[own]):
-                if not faint[b]:
+            for b, i in enumerate(self.clients[own]):
+                if i is not None and not faint[b]:
                     found[i] = block[b, :]
         return found
+
+
+def _seated(clients: Sequence[int], places: Sequence[int]) -> tuple[int | None, ...]:
+    """Return the clients at these places of as many blocks as they need, None elsewhere."""
+    seats: list[int | None] = []
+    for start in range(0, len(clients), len(places)):
+        part = dict(zip(places, clients[start : start + len(places)], strict=False))
+        seats += [part.get(place) for place in range(BLOCK)]
+    return tuple(seats)
+
+
+def _layout(rows: np.ndarray, arrays: Any) -> Layout:
+    """Return the layout of blocks that answer to everyone's vectors (K, Q, D), tile by tile."""
+    count, rank, dimension = rows.shape
+    size = min(_clients_per_tile(dimension, rank), count)
+    return block_layout(num_leading(dimension), dimension, size * rank, arrays)
 
 
 def _clients_per_tile(dimension: int, rank: int) -> int:

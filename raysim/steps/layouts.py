@@ -1,0 +1,73 @@
+"""Places in one product of many clients where all of them get the same bits.
+
+BLAS takes other paths for other shapes, and some of its kernels (OpenBLAS's for AVX2) also for rows
+at other places of one product. So blocks have one shape, and clients sit only where equal forms
+are found to give equal answers: a client's bits do not depend on who shares its block.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from raysim.core.similarity import (
+    pair_products,
+    quadratic_energies,
+    quadratic_energies_turned,
+)
+from raysim.seeding import stream
+from raysim.steps.arrays import on_device, to_numpy
+
+BLOCK = 256
+"""Clients per block, those that only fill it up included."""
+TRIED = 512
+"""Answers by which two places are compared, at least: one may agree by chance."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How blocks are multiplied, and where clients sit in them."""
+
+    energies: Callable[..., Any]
+    """``quadratic_energies`` or the same turned."""
+    places: tuple[int, ...]
+
+
+@lru_cache(maxsize=8)
+def block_layout(num_leading: int, dimension: int, num_columns: int, arrays: Any) -> Layout:
+    """Return the layout with most places for forms and vectors of this shape, on this machine."""
+    shape = (num_leading, dimension, num_columns)
+    plain = Layout(quadratic_energies, equal_places(quadratic_energies, *shape, arrays))
+    if len(plain.places) == BLOCK:
+        return plain
+    turned = equal_places(quadratic_energies_turned, *shape, arrays)
+    more = len(turned) > len(plain.places)
+    return Layout(quadratic_energies_turned, turned) if more else plain
+
+
+def equal_places(
+    energies: Callable[..., Any], num_leading: int, dimension: int, num_columns: int, arrays: Any
+) -> tuple[int, ...]:
+    """Return the largest set of places of a block where one form gets the same answers."""
+    rng = stream(0, "places of a block")
+    answers = [b""] * BLOCK
+    for _ in range(-(-TRIED // num_columns)):
+        leading = _repeated(rng, (num_leading, dimension))
+        packed = _repeated(rng, (dimension * (dimension + 1) // 2,))
+        drawn = rng.normal(size=(dimension, num_columns)).astype(np.float32)
+        columns = on_device(drawn, arrays)
+        forms = (on_device(leading, arrays), on_device(packed, arrays))
+        found = to_numpy(energies(*forms, columns, pair_products(columns)))
+        answers = [before + own.tobytes() for before, own in zip(answers, found, strict=True)]
+    most, _ = Counter(answers).most_common(1)[0]
+    return tuple(place for place, own in enumerate(answers) if own == most)
+
+
+def _repeated(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    one = rng.normal(size=shape).astype(np.float32)
+    return np.repeat(one[None], BLOCK, axis=0)
