@@ -97,7 +97,7 @@ def test_no_chosen_sample_has_no_gradient():
 
 # ---- one batch against the sheet's loop ---------------------------------------------------------
 
-LR, CLASSES = 0.1, 3
+LR, CLASSES = 0.5, 3
 MODEL = MODELS.get("logistic")()
 TRAIN = TrainSettings(epochs=1, batch_size=8, lr=LR, order="stored")
 
@@ -108,19 +108,17 @@ def step(**changes) -> DualStep:
 
 
 def trained(how: DualStep, *, round_id: int):
-    """Weights before, images, labels, and both networks after one batch."""
+    """Weights of both before, images, labels, and both networks after one batch."""
     rng = stream(0, "test.fedfixer")
     images = rng.normal(size=(8, 1, 2, 2)).astype(np.float32)
     labels = rng.integers(0, CLASSES, 8)
-    start = {
-        "trainable": rng.normal(size=15).astype(np.float32),
-        "buffers": np.zeros(0, np.float32),
-    }
+    flat = rng.normal(size=(2, 15)).astype(np.float32)  # unlike weights select unlike samples
+    start = [{"trainable": own, "buffers": np.zeros(0, np.float32)} for own in flat]
     with open_session(
-        MODEL, [start, start], images, labels, TRAIN, rng=stream(1, "test"), classes=CLASSES
+        MODEL, start, images, labels, TRAIN, rng=stream(1, "test"), classes=CLASSES
     ) as own:
         count, mask = train_dual(own, how, round_id=round_id)
-        return start, images, labels, own.tree(0), own.tree(1), count, mask
+        return flat, images, labels, own.tree(0), own.tree(1), count, mask
 
 
 def slow_losses(flat, images, labels, beta):
@@ -152,28 +150,31 @@ def test_a_batch_follows_the_sheet(alternate):
     beta, eta = 2.0, LR / 3.0  # warm-up 0: beta is there at once; steps are divided by 1 + beta
     zeta = 0.5 * eta
 
-    w = theta = torch.tensor(start["trainable"])
+    w, theta = torch.tensor(start)
     _, by_w = slow_losses(w, images, labels, beta)
+    _, at_first = slow_losses(theta, images, labels, beta)
     for _ in range(3):
         _, by_theta = slow_losses(theta, images, labels, beta)
+        assert by_w != by_theta
         gradient = slow_gradient(theta, images, labels, beta, by_w if alternate else by_theta)
         theta = theta - zeta * (gradient + 1.5 * (theta - w) + 0.001 * theta)
     chosen = by_theta if alternate else by_w
     gradient = slow_gradient(w, images, labels, beta, chosen)
     w = w - eta * 1.5 * (w - theta) - zeta * gradient
 
-    assert 0 < sum(chosen) < 8
+    assert at_first != by_theta
     np.testing.assert_allclose(personal["trainable"], theta.numpy(), atol=1e-6)
     np.testing.assert_allclose(shared["trainable"], w.numpy(), atol=1e-6)
     assert mask.tolist() == chosen
     assert count == sum(chosen)
 
 
-def test_the_printed_algorithm_pulls_before_the_gradient():
-    how = step(literal=True, inner_steps=1)
-    start, images, labels, shared, personal, *_ = trained(how, round_id=7)
+@pytest.mark.parametrize("alternate", [True, False])
+def test_the_printed_algorithm_pulls_before_the_gradient(alternate):
+    how = step(literal=True, inner_steps=1, alternate=alternate)
+    start, images, labels, shared, personal, _, mask = trained(how, round_id=7)
 
-    w = theta = torch.tensor(start["trainable"])
+    w, theta = torch.tensor(start)
     _, by_w = slow_losses(w, images, labels, 1.0)
     _, by_theta = slow_losses(theta, images, labels, 1.0)
     prior = np.bincount(labels, minlength=3) / 8
@@ -185,13 +186,16 @@ def test_the_printed_algorithm_pulls_before_the_gradient():
         for i in np.flatnonzero(chosen):
             p = torch.softmax(weight @ torch.tensor(images.reshape(8, 4)[i]) + bias, dim=0)
             each = -torch.log(p + 1e-8)
-            total = total + each[labels[i]] - 2.0 * (each * torch.tensor(prior)).sum()
+            total = total - torch.log(p[labels[i]]) - 2.0 * (each * torch.tensor(prior)).sum()
         (found,) = torch.autograd.grad(total / sum(chosen), flat)
         return found.float()
 
-    theta = theta - 0.5 * LR * (gradient(theta, by_w) + 1.5 * (theta - w))
+    assert by_w != by_theta
+    for_theta, for_w = (by_w, by_theta) if alternate else (by_theta, by_w)
+    theta = theta - 0.5 * LR * (gradient(theta, for_theta) + 1.5 * (theta - w))
     w = w - LR * 1.5 * (w - theta)
-    w = w - LR * gradient(w, by_theta)
+    w = w - LR * gradient(w, for_w)
+    assert mask.tolist() == for_w
     np.testing.assert_allclose(personal["trainable"], theta.numpy(), atol=1e-6)
     np.testing.assert_allclose(shared["trainable"], w.numpy(), atol=1e-6)
 
@@ -206,7 +210,7 @@ def test_everybody_is_selected_until_the_warm_up_is_over():
 def test_without_a_personal_model_it_stays_as_it_was():
     start, *_, personal, _, _ = trained(step(is_dual=False), round_id=7)
 
-    np.testing.assert_array_equal(personal["trainable"], start["trainable"])
+    np.testing.assert_array_equal(personal["trainable"], start[1])
 
 
 # ---- the method ----------------------------------------------------------------------------------

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from raysim.core.selection import clean_posterior
 from raysim.methods.fedrn import FedRn
 from raysim.methods.oracle import Oracle
-from raysim.models.evaluation import sample_losses
 from raysim.models.sessions import open_session
 from raysim.models.training import TrainSettings, train_client
 from raysim.models.zoo import MODELS
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps.neighbours import judges
+from raysim.steps.merging import local_arguments
+from raysim.steps.neighbours import judged_task, judges
 
 LABELS = [[0, 0, 1, 1, 0, 1], [1, 1, 0, 0], [0, 1, 1]]
 
@@ -143,25 +146,122 @@ def test_a_session_descends_like_a_client_of_fedavg():
     assert loss == pytest.approx(report.loss)
 
 
-def test_the_judged_train_on_small_losses_only(bench):
-    # Nine samples the own model fits and three it does not: two Gaussians tell them apart.
-    made = bench([[0] * 9 + [1] * 3], "model.name=logistic", "train.epochs=1", classes=2)
-    method = FedRn(warmup_rounds=1, neighbours=0)
-    stages = method.stages(made.config)[1:]
-    state = State(groups={0: 0})
-    for number in range(3):
-        state = stages[0].step(made.round(number), state)
-    context = made.round(9)
+# ---- one judgement against the sheet's steps 6 to 11 --------------------------------------------
 
-    stages[1].step(context, state)
+LR, BATCH = 0.5, 7
+SCORES = [0.5, 0.9, 0.3]
+RECEIVED, OWN, *OTHERS = stream(1, "test.judges").normal(size=(4, 23)).astype(np.float32)
+"""Perceptrons of 4 pixels, 3 hidden units and 2 classes."""
 
-    tree = made.federation.get(state.models["upload/0"])
-    weights = tree["trainable"][:8].reshape(2, 4)
-    logits = made.world.images(made.ids[0]).reshape(-1, 4) @ weights.T + tree["trainable"][8:]
-    losses = sample_losses(logits, made.labels[0])
-    selected = context.entry["selection"]["recall"]  # labels are right here: the share selected
-    assert 0 < selected < 1
-    assert selected == pytest.approx(np.mean(losses < losses.mean()), abs=0.35)
+
+def as_tree(flat):
+    return {"trainable": flat, "buffers": np.zeros(0, np.float32)}
+
+
+def judged(bench, judges):
+    """What a client with these judges replies and sends."""
+    rng = stream(0, "test.judged")
+    how = [f"train.lr={LR}", f"train.batch_size={BATCH}", "train.order=stored", "train.epochs=2"]
+    labels = rng.integers(0, 2, 40)
+    made = bench([labels], "model={name: mlp, hidden: 3}", *how, classes=2)
+    made.world.pixels = rng.normal(size=(40, 1, 2, 2)).astype(np.float32)
+    each = {"judges": [as_tree(flat) for flat in judges], "scores": SCORES[: max(len(judges), 1)]}
+    shared = {**local_arguments(made.round(4)), "kernel": "autograd", "probe": "logits"}
+    shared |= {"tune": True, "models": {0: as_tree(RECEIVED)}}
+    found = made.federation.reduce(judged_task, groups={0: 0}, each={0: each}, **shared)
+    return made, found.replies[0], made.federation.get(found.groups[0].mean)
+
+
+def slow_network(flat, images):
+    """What enters the head for each image, a one for the bias included, and the head."""
+    weight, bias = flat[:12].reshape(3, 4).astype(float), flat[12:15]
+    features = [np.append(np.maximum(weight @ x.ravel() + bias, 0.0), 1.0) for x in images]
+    return features, np.column_stack([flat[15:21].reshape(2, 3), flat[21:]]).astype(float)
+
+
+def slow_softmax(logits):
+    return np.exp(logits) / np.exp(logits).sum()
+
+
+def slow_posterior(flat, images, labels, among=()):
+    """How surely each label is right by a model whose head took one epoch on ``among``."""
+    features, head = slow_network(flat, images)
+    for start in range(0, len(among), BATCH):
+        rows, move = among[start : start + BATCH], 0.0
+        for i in rows:
+            error = slow_softmax(head @ features[i]) - np.eye(2)[labels[i]]
+            move = move + np.outer(error, features[i]) / len(rows)
+        head = head - LR * move
+    pairs = zip(features, labels, strict=True)
+    return clean_posterior(np.array([-np.log(slow_softmax(head @ f)[y]) for f, y in pairs]))
+
+
+def slow_mask(posteriors, scores):
+    total = sum(score * each for score, each in zip(scores, posteriors, strict=True))
+    return (total / sum(scores) > 0.5).tolist()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_judges_select_as_the_sheet_writes_it(bench, count):
+    made, reply, _ = judged(bench, [OWN, *OTHERS[:count]])
+    data, scores = (made.world.pixels, made.labels[0]), SCORES[: count + 1]
+
+    def others(among):
+        return [slow_posterior(flat, *data, among) for flat in OTHERS[:count]]
+
+    own, received = slow_posterior(OWN, *data), slow_posterior(RECEIVED, *data)
+    sure, rest = np.flatnonzero(own > 0.5), np.flatnonzero(own <= 0.5)
+    wrong = {
+        "received": slow_mask([received, *others(np.flatnonzero(received > 0.5))], scores),
+        "tuned on all": slow_mask([own, *others(np.arange(40))], scores),
+        "tuned on the rest": slow_mask([own, *others(rest)], scores),
+        "not tuned": slow_mask([own, *others(())], scores),
+        "plain mean": slow_mask([own, *others(sure)], [1.0] * (count + 1)),
+        "own alone": slow_mask([own], [1.0]),
+    }
+
+    expected = slow_mask([own, *others(sure)], scores)
+    assert reply["selected"].tolist() == expected
+    assert [name for name, mask in wrong.items() if mask == expected] == []
+
+
+def test_the_received_model_judges_where_there_is_no_own(bench):
+    made, reply, _ = judged(bench, [])
+
+    expected = slow_mask([slow_posterior(RECEIVED, made.world.pixels, made.labels[0])], [1.0])
+    assert reply["selected"].tolist() == expected
+
+
+def test_the_received_model_trains_on_the_selected_samples(bench):
+    made, reply, sent = judged(bench, [OWN, *OTHERS])
+    rows = reply["selected"]
+
+    data = as_tree(RECEIVED), made.world.pixels[rows], made.labels[0][rows], made.config.train
+    expected, _ = train_client(made.config.model, *data, rng=stream(0, "unused"), classes=2)
+
+    assert 0 < rows.sum() < 40
+    np.testing.assert_array_equal(sent["trainable"], expected["trainable"])
+
+
+def test_a_client_tells_its_accuracy_on_all_its_labels(bench):
+    made, reply, sent = judged(bench, [OWN, *OTHERS])
+    features, head = slow_network(sent["trainable"], made.world.pixels)
+
+    found = [np.argmax(head @ f) for f in features]
+    assert reply["expertise"] == np.mean(found == made.labels[0])
+
+
+def test_clients_count_by_all_their_samples_whatever_the_server_says(bench):
+    made = made_bench(bench)
+    made.world.pixels = stream(0, "test.sizes").normal(size=(13, 1, 2, 2)).astype(np.float32)
+    state = start(made)
+    assert made.config.server.weights == "uniform"
+
+    for number, stage in enumerate(FedRn(warmup_rounds=1).stages(made.config)[1:]):
+        state = stage.step(made.round(number), state)
+        flat = {name: made.federation.get(h)["trainable"] for name, h in state.models.items()}
+        mean = (6 * flat["upload/0"] + 4 * flat["upload/1"] + 3 * flat["upload/2"]) / 13
+        np.testing.assert_allclose(flat["group/0"], mean, atol=1e-6)  # float32
 
 
 @pytest.mark.parametrize("wrong", [{"neighbours": -1}, {"expertise": 1.5}, {"warmup_rounds": 0}])
@@ -175,21 +275,26 @@ def test_impossible_settings_are_refused(wrong):
 
 def test_the_oracle_trains_on_right_labels_only(bench):
     made = made_bench(bench)
-    wrong = {0: np.array([0, 2]), 1: np.array([1, 2, 3]), 2: np.array([], int)}
+    made.config = replace(made.config, method=Oracle())
+    made.world.pixels = stream(0, "test.oracle").normal(size=(13, 1, 2, 2)).astype(np.float32)
+    tree = as_tree(stream(1, "test.oracle").normal(size=10).astype(np.float32))
+    right = {0: [1, 3, 4, 5], 1: [0], 2: [0, 1, 2]}
     context = made.round()
-    for k, places in wrong.items():
-        context.evaluator._true[k] = made.labels[k].copy()
-        context.evaluator._true[k][places] ^= 1
+    for k, rows in right.items():
+        context.evaluator._true[k] = made.labels[k] ^ 1
+        context.evaluator._true[k][rows] = made.labels[k][rows]
 
     *_, stage = Oracle().stages(made.config)
-    made.config = context.config = with_method(made.config, Oracle())
-    state = stage.step(context, start(made))
+    models = {"group/0": made.federation.put(tree)}
+    state = stage.step(context, replace(start(made), models=models))
 
+    total = 0.0
+    for k, rows in right.items():
+        data = made.world.pixels[made.ids[k][rows]], made.labels[k][rows], made.config.train
+        rng = stream(made.config.seed, "train", 0, k)
+        one, _ = train_client(made.config.model, tree, *data, rng=rng, classes=2)
+        total = total + len(rows) * one["trainable"]
     assert context.entry["selection"] == {"precision": 1.0, "recall": 1.0, "f_score": 1.0}
     assert state.models.keys() == {"group/0"}
-
-
-def with_method(config, method):
-    from dataclasses import replace
-
-    return replace(config, method=method)
+    found = made.federation.get(state.models["group/0"])["trainable"]
+    np.testing.assert_allclose(found, total / 8, atol=1e-6)  # float32
