@@ -15,6 +15,7 @@ from raysim.reproduce.recipes import (
     method_of,
     paper_deviations,
     parse_seeds,
+    public_config,
     reduced_settings,
     run_config,
     seeds_of,
@@ -105,6 +106,54 @@ def test_fedrn_full_is_the_papers_setting():
     untuned = config_of("fedrn/table5", "cifar10/s2/sym0.4/fedrn_alpha0.2_untuned").method
     assert (untuned.expertise, untuned.tune, untuned.neighbours) == (0.2, False, 2)
     assert config_of("fedrn/table9", "cifar10/s5/sym0.4/fedrn_random").method.choice == "random"
+
+
+@pytest.mark.parametrize("table", [3, 4, 7])
+def test_fedrn_warms_up_for_100_of_1000_rounds_too(table):
+    target = TARGETS[f"fedrn/table{table}"]
+    rows = [row for row in target.methods if row not in ("oracle", "fedavg", "rfl")]
+    for cell in (cell for cell in target.cells if cell.method in rows):
+        full, small = (
+            public_config(run_config(target, cell, seed=0, scale=scale)) for scale in SCALES
+        )
+        setting = "ramp_rounds" if cell.method == "co_teaching" else "warmup_rounds"
+
+        assert (full["train"]["rounds"], full["method"][setting]) == (1000, 100)
+        assert small["method"][setting] is None
+
+
+def test_every_fedrn_variant_would_warm_up_for_100_of_1000_rounds():
+    known = PAPERS["fedrn"].rows
+    rows = [row for row in known if method_of("fedrn", row) == "fedrn"]
+
+    assert len(rows) == 1 + 5 + 2 * 6
+    for row in rows:
+        for dataset in ("cifar100", "mini_webvision"):
+            assert known[row][f"full/{dataset}"] == ("method.warmup_rounds=100",)
+
+
+def test_fedrn_on_cifar10_warms_up_for_a_fifth_of_the_rounds():
+    for row in ("fedrn_k2", "joint_optimization", "selfie", "dividemix"):
+        config = config_of("fedrn/table2", f"cifar10/s2/sym0.8/{row}")
+
+        assert public_config(config)["method"]["warmup_rounds"] is None
+        assert [stage.rounds for stage in config.method.stages(config)] == [1, 100, 400]
+    peers = config_of("fedrn/table2", "cifar10/s2/sym0.8/co_teaching")
+    assert (peers.train.rounds, peers.method.ramp_rounds) == (500, None)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_on_clothing1m_beta_is_1_and_fedcorr_is_its_own_papers(scale):
+    def method(row: str):
+        return config_of("fedfixer/table3", f"clothing1m/noniid/{row}", scale).method
+
+    rows = ("cores2_local", "cores2_global", "fedfixer")
+    assert [method(row).confidence for row in rows] == [1.0, 1.0, 1.0]
+    assert (method("fedcorr").relabel_ratio, method("fedcorr").confidence) == (0.8, 0.9)
+    other = "cifar10/iid/rho1_tau0.5"
+    assert config_of("fedfixer/table2", f"{other}/cores2_local", scale).method.confidence == 2.0
+    repaired = config_of("fedfixer/table2", f"{other}/fedcorr", scale).method
+    assert (repaired.relabel_ratio, repaired.confidence) == (0.5, 0.5)
 
 
 def test_clipfl_full_is_the_papers_setting_and_vanilla_prunes_nobody():

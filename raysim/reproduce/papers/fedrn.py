@@ -27,6 +27,11 @@ for _alpha in ALPHAS:
     ROWS[f"fedrn_alpha{_alpha}"] = {"method": ("fedrn",), "both": _changes}
     _changes = (*_changes, "method.tune=false")
     ROWS[f"fedrn_alpha{_alpha}_untuned"] = {"method": ("fedrn",), "both": _changes}
+_WARMED = ("joint_optimization", "selfie", "dividemix", *(r for r in ROWS if r.startswith("fedrn")))
+for _row in ("co_teaching", *_WARMED):  # 100 rounds of 1,000 too; the default is a fifth
+    _setting = "ramp_rounds" if _row == "co_teaching" else "warmup_rounds"
+    for _dataset in ("cifar100", "mini_webvision"):
+        ROWS.setdefault(_row, {})[f"full/{_dataset}"] = (f"method.{_setting}=100",)
 
 
 def _ramp(high: str, flips: str) -> Overrides:
