@@ -53,10 +53,12 @@ class BenchmarkStep:
 def select_by_benchmark(context: Context, state: State, *, step: BenchmarkStep) -> State:
     """Train the benchmark model, find the threshold, let every client keep what is below it."""
     config, federation = context.config, context.federation
+    (black,) = federation.map(black_task, on=federation.clients[:1]).values()
     found = federation.serve(
         train_benchmark,
         images=context.server_images(),
         labels=context.clean[1],
+        black=black,
         model=config.model,
         train=config.train,
         classes=context.classes,
@@ -97,6 +99,7 @@ def train_benchmark(
     *,
     images: np.ndarray,
     labels: np.ndarray,
+    black: np.ndarray,
     model: Model,
     train: TrainSettings,
     classes: int,
@@ -117,7 +120,15 @@ def train_benchmark(
     with (
         one_thread(),
         open_session(
-            model, [start], images[mine], labels[mine], how, rng=rng, classes=classes, device=device
+            model,
+            [start],
+            images[mine],
+            labels[mine],
+            how,
+            rng=rng,
+            classes=classes,
+            device=device,
+            black=black,
         ) as own,
     ):
 
@@ -154,6 +165,13 @@ def _best_epoch(own: Session, losses: Any, step: BenchmarkStep) -> tuple[Tree, i
 
 
 # ---- at clients ------------------------------------------------------------------------------
+
+
+def black_task(
+    client: Client, memory: Tree, arguments: Mapping[str, Any]
+) -> tuple[Tree, np.ndarray]:
+    """Reply with what crops move in: how images are prepared is the same everywhere."""
+    return memory, client.world.black
 
 
 def histogram_task(

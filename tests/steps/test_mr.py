@@ -21,6 +21,7 @@ C = 2
 MODEL = MODELS.get("logistic")()
 STEP = BenchmarkStep(patience=3, max_epochs=60, bins=100, largest=30.0)
 QUICK = Mr(patience=3, max_epochs=60)
+GREY = np.zeros(1, np.float32)
 
 
 def clients(bench, *overrides):
@@ -59,7 +60,8 @@ def made_benchmark(step=STEP, **changes):
     labels = rng.integers(0, C, 26)
     images = rng.normal(labels[:, None, None, None], 1.0, (26, 1, 2, 2)).astype(np.float32)
     how = {"model": MODEL, "train": TrainSettings(lr=0.1), "classes": C, "seed": 4, "step": step}
-    return images, labels, train_benchmark(images=images, labels=labels, **{**how, **changes})
+    how = {**how, "black": GREY, **changes}
+    return images, labels, train_benchmark(images=images, labels=labels, **how)
 
 
 def test_the_reference_is_of_held_out_images():
@@ -97,7 +99,7 @@ def test_two_images_are_enough():
     images = np.zeros((2, 1, 2, 2), np.float32)
     how = {"model": MODEL, "train": TrainSettings(), "classes": C, "seed": 0, "step": STEP}
 
-    found = train_benchmark(images=images, labels=np.array([0, 1]), **how)
+    found = train_benchmark(images=images, labels=np.array([0, 1]), black=GREY, **how)
 
     assert found["reference"].sum() == 1
 
@@ -134,6 +136,21 @@ def test_clients_count_by_what_they_kept(bench):
     start = initial_tree(alone.config.model, (2, 2, 1), C, alone.config.seed)
     # Who kept nothing moves nothing; means of weight 1e-6 are exact to 1.5e-5 (core/aggregation).
     np.testing.assert_allclose(weights(alone, apart, 1), start["trainable"], atol=1.5e-5)
+
+
+def test_crops_of_the_benchmark_model_move_in_what_those_of_clients_do(bench, monkeypatch):
+    made = clients(bench, "train.augment=crop_flip")
+    black = np.full(1, -2.0, np.float32)
+    monkeypatch.setattr(type(made.world), "black", black)
+    ids, labels = made.clean
+    how = {"model": made.config.model, "train": made.config.train, "seed": made.config.seed}
+    how |= {"images": made.world.images(ids), "labels": labels, "classes": C, "step": STEP}
+
+    _, (select,) = rounds(made, count=0)
+
+    found = select.entry["benchmark"]["loss"]
+    assert found == train_benchmark(black=black, **how)["loss"]
+    assert found != train_benchmark(black=GREY, **how)["loss"]
 
 
 def test_histograms_travel_and_not_losses(bench):
