@@ -67,7 +67,10 @@ def judges(
     weight: float,
     choice: Literal["reliable", "random"],
 ) -> dict[ClientId, dict[str, Any]]:
-    """Return for each client its own last model, its neighbours' models, and their scores."""
+    """Return for each client its own last model, its neighbours' models, and their scores.
+
+    A client that never uploaded gets none of them: the received model judges alone.
+    """
     known = state.values.get("neighbours", {})
     ids = sorted(int(k) for k in known)
     expertise = np.array([known[str(k)]["expertise"] for k in ids])
