@@ -78,19 +78,34 @@ class RoundContext:
         for name, array in self.evaluator.arrays("corrected", self.classes, labels).items():
             self.artifact(name, array)
 
-    def observe_selection(self, selected: Mapping[ClientId, np.ndarray]) -> None:
+    def observe_phases(
+        self,
+        before: Mapping[ClientId, np.ndarray],
+        after: Mapping[ClientId, np.ndarray],
+        decided: Mapping[ClientId, Mapping[int, int | None]],
+    ) -> None:
+        """Record what the phases of FB-NLL's correction did."""
+        self.entry["phases"] = self.evaluator.phases(before, after, decided)
+
+    def observe_selection(
+        self, selected: Mapping[ClientId, np.ndarray], *, by: str = "selection"
+    ) -> None:
         """Record how well samples judged clean are those with a right label."""
         scored = self.evaluator.selection(selected)
         if scored is not None:  # None: the truth is not known
-            self.entry["selection"], scores = scored
+            self.entry[by], scores = scored
+            self.entry[f"{by}_of_wrong"] = self.evaluator.detection(selected)
             self.artifact("client_f_score", scores)
 
     def observe_noisy(
-        self, clients: Sequence[ClientId], scores: Mapping[ClientId, float] | None = None
+        self,
+        clients: Sequence[ClientId],
+        scores: Mapping[ClientId, float] | None = None,
+        levels: Mapping[ClientId, float] | None = None,
     ) -> None:
         """Record who is taken for noisy and how right that is."""
         found = [int(k) for k in clients]
-        judged = self.evaluator.noisy_clients(found, scores)
+        judged = self.evaluator.noisy_clients(found, scores, levels)
         self.entry["noisy_clients"] = {"found": found, **judged}
 
     def artifact(self, name: str, array: np.ndarray) -> None:

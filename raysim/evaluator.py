@@ -17,8 +17,12 @@ from raysim.core.metrics import (
     client_noise,
     confusion,
     correction_report,
+    correlation,
     label_counts,
+    noise_detection,
     noise_rate,
+    normalized_mutual_info,
+    phase_report,
     purity,
 )
 from raysim.protocols import ClientId, GroupId
@@ -44,7 +48,11 @@ class Evaluator:
         """Score a grouping against the tasks."""
         found = np.array([groups[k] for k in sorted(groups)])
         tasks = self._task_of[sorted(groups)]
-        return {"ari": adjusted_rand(found, tasks), "purity": purity(found, tasks)}
+        return {
+            "ari": adjusted_rand(found, tasks),
+            "nmi": normalized_mutual_info(found, tasks),
+            "purity": purity(found, tasks),
+        }
 
     def labels(self, corrected: Mapping[ClientId, np.ndarray]) -> dict[str, Any] | None:
         """Score corrected labels (metrics.md section 3).
@@ -53,6 +61,18 @@ class Evaluator:
         """
         new = {k: corrected.get(k, given) for k, given in self._given.items()}
         return correction_report(self._all(self._true), self._all(self._given), self._all(new))
+
+    def phases(
+        self,
+        before: Mapping[ClientId, np.ndarray],
+        after: Mapping[ClientId, np.ndarray],
+        decided: Mapping[ClientId, Mapping[int, int | None]],
+    ) -> dict[str, int]:
+        """Score the two phases of FB-NLL's correction, summed over the clients."""
+        found = [
+            phase_report(self._true[k], before[k], after[k], own) for k, own in decided.items()
+        ]
+        return {name: sum(own[name] for own in found) for name in found[0]} if found else {}
 
     def kept(self, corrected: Mapping[ClientId, np.ndarray]) -> dict[ClientId, np.ndarray]:
         """Return which labels a correction kept: those it takes for right."""
@@ -69,12 +89,19 @@ class Evaluator:
         found = {
             k: clean_selection(self._true[k], self._given[k], mask) for k, mask in selected.items()
         }
-        means: dict[str, float | None] = {}
-        for name in ("precision", "recall", "f_score"):
-            known = [x for score in found.values() if (x := score[name]) is not None]
-            means[name] = float(np.mean(known)) if known else None
         scores = [found.get(k, {}).get("f_score") for k in sorted(self._true)]
-        return means, np.array([np.nan if score is None else score for score in scores])
+        known = np.array([np.nan if score is None else score for score in scores])
+        return _means(list(found.values())), known
+
+    def detection(self, selected: Mapping[ClientId, np.ndarray]) -> dict[str, Any] | None:
+        """Score the samples that were not taken, as those with wrong labels (section 6).
+
+        And count the clients named of whom nothing was taken.
+        """
+        found = [
+            noise_detection(self._true[k], self._given[k], mask) for k, mask in selected.items()
+        ]
+        return {**_means(found), "empty": sum(not mask.any() for mask in selected.values())}
 
     def arrays(
         self, what: str, classes: int, labels: Mapping[ClientId, np.ndarray] | None = None
@@ -97,11 +124,15 @@ class Evaluator:
         return label_counts([self._true[k] for k in sorted(self._true)], classes)
 
     def noisy_clients(
-        self, found: Sequence[ClientId], scores: Mapping[ClientId, float] | None = None
+        self,
+        found: Sequence[ClientId],
+        scores: Mapping[ClientId, float] | None = None,
+        levels: Mapping[ClientId, float] | None = None,
     ) -> dict[str, float | None]:
         """Score clients taken for noisy (metrics.md section 4); null where it is undefined.
 
-        With ``scores``, higher for those that look noisier, also their AUROC.
+        With ``scores``, higher for those that look noisier, also their AUROC; with ``levels``,
+        estimated shares of wrong labels, their correlation with the true ones.
         """
         noisy = {k for k in self._true if (self._true[k] != self._given[k]).any()}
         hits = len(noisy & set(found))
@@ -110,9 +141,13 @@ class Evaluator:
         total = len(found) + len(noisy)
         f1 = 2 * hits / total if total else None
         judged = {"precision": precision, "recall": recall, "f1": f1}
-        if scores is None:
-            return judged
-        return {**judged, "auroc": auroc([k in noisy for k in scores], [*scores.values()])}
+        if scores is not None:
+            judged["auroc"] = auroc([k in noisy for k in scores], [*scores.values()])
+        if levels is not None:
+            true = client_noise(*([own[k] for k in levels] for own in (self._true, self._given)))
+            known = ~np.isnan(true)
+            judged["correlation"] = correlation(np.array([*levels.values()])[known], true[known])
+        return judged
 
     def tasks(self) -> dict[ClientId, GroupId]:
         """Return the true group of every client: a declared privilege of the optimum baseline."""
@@ -125,6 +160,15 @@ class Evaluator:
     @staticmethod
     def _all(labels: Mapping[ClientId, np.ndarray]) -> np.ndarray:
         return np.concatenate([labels[k] for k in sorted(labels)])
+
+
+def _means(scores: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Return the mean of every score over those that have it."""
+    means: dict[str, float | None] = {}
+    for name in ("precision", "recall", "f_score"):
+        known = [x for score in scores if (x := score[name]) is not None]
+        means[name] = float(np.mean(known)) if known else None
+    return means
 
 
 class BlindEvaluator(Evaluator):
@@ -146,7 +190,14 @@ class BlindEvaluator(Evaluator):
     def labels(self, corrected: Mapping[ClientId, np.ndarray]) -> None:
         """Unknown."""
 
+    def phases(self, *args: Any) -> dict[str, int]:
+        """Nothing is known of them."""
+        return {}
+
     def selection(self, selected: Mapping[ClientId, np.ndarray]) -> None:
+        """Unknown."""
+
+    def detection(self, selected: Mapping[ClientId, np.ndarray]) -> None:
         """Unknown."""
 
     def arrays(
@@ -160,7 +211,10 @@ class BlindEvaluator(Evaluator):
         """Unknown."""
 
     def noisy_clients(
-        self, found: Sequence[ClientId], scores: Mapping[ClientId, float] | None = None
+        self,
+        found: Sequence[ClientId],
+        scores: Mapping[ClientId, float] | None = None,
+        levels: Mapping[ClientId, float] | None = None,
     ) -> dict[str, float | None]:
         """Nothing is known of them."""
         return {}

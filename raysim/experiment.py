@@ -220,9 +220,9 @@ class Experiment:
     ) -> dict[str, Any]:
         records = self.folder.records()
         last = records[-1]
-        labels = next((r["labels"] for r in reversed(records) if "labels" in r), None)
+        labels = _newest(records, "labels")
         grouping: Mapping[str, Any] = next((r for r in reversed(records) if "groups" in r), {})
-        correction = next((r["correction"] for r in records if "correction" in r), None)
+        corrected: Mapping[str, Any] = next((r for r in records if "correction" in r), {})
         before = evaluator.noise()
         newest = [r["accuracy"]["mean"] for r in records if "accuracy" in r][-10:]
         rounds_s = sum(r["seconds"] for r in records)
@@ -234,9 +234,12 @@ class Experiment:
             "accuracy": {**last["accuracy"], "per_client": last["per_client"]},
             "accuracy_last10": sum(newest) / len(newest),
             "ari": grouping.get("ari"),
+            "nmi": grouping.get("nmi"),
             "groups": grouping.get("groups"),
             "labels": labels or {"noise_before": before, "noise_after": before},
-            "correction": correction,
+            "correction": {**corrected["correction"], **corrected["phases"]} if corrected else None,
+            "noisy_clients": _newest(records, "noisy_clients"),
+            "association": _association(records),
             "bytes": {d: _total(records, d) for d in ("up", "down")},
             "messages": {d: _by_message(records, d) for d in ("up", "down")},
             "seconds": {
@@ -393,3 +396,20 @@ def _by_message(records: Sequence[Mapping[str, Any]], direction: str) -> dict[st
         for message, nbytes in record.get("bytes", {}).get(direction, {}).items():
             counts[message] = counts.get(message, 0) + nbytes
     return counts
+
+
+def _newest(records: Sequence[Mapping[str, Any]], key: str) -> Any:
+    """Return what was recorded last under ``key``; None if nothing was."""
+    return next((record[key] for record in reversed(records) if key in record), None)
+
+
+def _association(records: Sequence[Mapping[str, Any]]) -> dict[str, int] | None:
+    """Return how often IFCA forced groups, and the last round that changed them (metrics.md 2)."""
+    found = [(r["round"], r["association"]) for r in records if "association" in r]
+    if not found:
+        return None
+    changed = [number for number, own in found if own.get("changed")]
+    return {
+        "forced": sum(own["forced"] for _, own in found),
+        "last_change": max(changed, default=0),
+    }

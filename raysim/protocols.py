@@ -292,16 +292,37 @@ class Context(Protocol):
         """Let the evaluator score corrected labels against the truth."""
         ...
 
-    def observe_selection(self, selected: Mapping[ClientId, np.ndarray]) -> None:
-        """Let the evaluator score which samples a method judges to be labelled right."""
+    def observe_phases(
+        self,
+        before: Mapping[ClientId, np.ndarray],
+        after: Mapping[ClientId, np.ndarray],
+        decided: Mapping[ClientId, Mapping[int, int | None]],
+    ) -> None:
+        """Let the evaluator score FB-NLL's two phases.
+
+        ``decided`` says which class each local class was renamed to, None for Phase 2.
+        """
+        ...
+
+    def observe_selection(
+        self, selected: Mapping[ClientId, np.ndarray], *, by: str = "selection"
+    ) -> None:
+        """Let the evaluator score which samples are judged to be labelled right.
+
+        ``by`` is the record's name for who judges: the method, or its final model ("judged").
+        """
         ...
 
     def observe_noisy(
-        self, clients: Sequence[ClientId], scores: Mapping[ClientId, float] | None = None
+        self,
+        clients: Sequence[ClientId],
+        scores: Mapping[ClientId, float] | None = None,
+        levels: Mapping[ClientId, float] | None = None,
     ) -> None:
         """Let the evaluator score clients that a method takes for noisy.
 
-        ``scores``, higher for those that look noisier, add an AUROC to the record.
+        ``scores``, higher for those that look noisier, add an AUROC to the record; ``levels``,
+        estimated shares of wrong labels, their correlation with the true ones.
         """
         ...
 

@@ -44,7 +44,7 @@ def test_soft_scores_of_clients_add_an_auroc():
 
 
 def test_true_groups_score_one_under_any_names():
-    assert grouping((0, 0, 1, 1), (5, 5, 2, 2)) == {"ari": 1.0, "purity": 1.0}
+    assert grouping((0, 0, 1, 1), (5, 5, 2, 2)) == {"ari": 1.0, "nmi": 1.0, "purity": 1.0}
 
 
 def test_one_group_for_all_is_as_pure_as_its_largest_task():
@@ -76,7 +76,7 @@ def test_some_clients_alone_are_scored_on_their_own_tasks():
 
     scores = Evaluator(labels, labels, (0, 1, 0, 1)).groups({3: 1, 1: 1, 2: 0})
 
-    assert scores == {"ari": 1.0, "purity": 1.0}
+    assert scores == {"ari": 1.0, "nmi": 1.0, "purity": 1.0}
 
 
 def test_corrected_labels_are_scored_over_all_samples():

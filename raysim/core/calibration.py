@@ -15,6 +15,9 @@ from raysim.core.relabeling import ClassSubspaces, class_subspaces, project
 from raysim.core.similarity import relevance
 from raysim.core.spectra import Array, Spectrum, as_numpy
 
+RANKS = (3, 5, 8, 10, 15, 20)
+"""Candidates for l (specification sheet FB-NLL, section 4)."""
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -48,7 +51,7 @@ def calibrate(
     rng: np.random.Generator,
     *,
     splits: int = 5,
-    ranks: Sequence[int] = (3, 5, 8, 10, 15, 20),
+    ranks: Sequence[int] = RANKS,
     projection_ranks: Sequence[int] = (5, 10, 15, 20, 30, 40, 60),
 ) -> Calibration:
     """Return the ranks and the threshold that tell halves of the clean classes apart best.

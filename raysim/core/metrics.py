@@ -1,8 +1,8 @@
-"""Scores of groupings and of corrected labels against the truth (metrics sheet, sections 2-3)."""
+"""Scores of groupings, labels, samples and clients against the truth (metrics.md 2-6)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -72,13 +72,47 @@ def clean_selection(
     Keys: ``precision`` (LP), ``recall`` (LR) and their harmonic mean ``f_score``; None where a rate
     is over no samples.
     """
-    chosen, right = np.asarray(selected, dtype=bool), np.asarray(true) == np.asarray(given)
-    precision, recall = _share(right, among=chosen), _share(chosen, among=right)
-    if precision is None or recall is None:
-        return {"precision": precision, "recall": recall, "f_score": None}
-    total = precision + recall
-    f_score = 2 * precision * recall / total if total else 0.0
-    return {"precision": precision, "recall": recall, "f_score": f_score}
+    return _detected(np.asarray(selected, dtype=bool), np.asarray(true) == np.asarray(given))
+
+
+def noise_detection(
+    true: ArrayLike, given: ArrayLike, selected: ArrayLike
+) -> dict[str, float | None]:
+    """Return how well the samples that are not ``selected`` are those with a wrong label.
+
+    The same keys; of a client without wrong labels only the precision is defined.
+    """
+    return _detected(~np.asarray(selected, dtype=bool), np.asarray(true) != np.asarray(given))
+
+
+def phase_report(
+    true: np.ndarray, before: np.ndarray, after: np.ndarray, decided: Mapping[int, int | None]
+) -> dict[str, int]:
+    """Return what the phases of FB-NLL's correction did to one client's labels, as counts.
+
+    ``decided`` says which class a local class was renamed to (Phase 1), None for those whose
+    samples were judged one by one (Phase 2). A renaming is right if it names the most common true
+    class (metrics.md section 3).
+    """
+    renamed = {label: new for label, new in decided.items() if new is not None}
+    most = {label: np.bincount(true[before == label]).argmax() for label in renamed}
+    one_by_one = ~np.isin(before, list(renamed))
+    truth, old, new = true[one_by_one], before[one_by_one], after[one_by_one]
+    return {
+        "phase1_right": sum(int(most[label] == new) for label, new in renamed.items()),
+        "phase2_samples": len(truth),
+        "phase2_wrong_before": int((old != truth).sum()),
+        "phase2_wrong_after": int((new != truth).sum()),
+        "phase2_spoiled": int(((old == truth) & (new != truth)).sum()),
+    }
+
+
+def correlation(a: ArrayLike, b: ArrayLike) -> float | None:
+    """Return Pearson's correlation of two vectors; None where one of them is constant."""
+    first, second = (one.astype(np.float64) for one in _pair(a, b))
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return None
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def auroc(is_positive: ArrayLike, scores: ArrayLike) -> float | None:
@@ -109,6 +143,16 @@ def confusion(true: ArrayLike, labels: ArrayLike, classes: int) -> np.ndarray:
     """Return counts (C, C): rows are true classes, columns the labels."""
     truth, found = _pair(true, labels)
     return np.bincount(truth * classes + found, minlength=classes**2).reshape(classes, classes)
+
+
+def _detected(found: np.ndarray, wanted: np.ndarray) -> dict[str, float | None]:
+    """Return precision, recall and their harmonic mean; None where a rate is over no samples."""
+    precision, recall = _share(wanted, among=found), _share(found, among=wanted)
+    if precision is None or recall is None:
+        return {"precision": precision, "recall": recall, "f_score": None}
+    total = precision + recall
+    f_score = 2 * precision * recall / total if total else 0.0
+    return {"precision": precision, "recall": recall, "f_score": f_score}
 
 
 def _share(claim: np.ndarray, *, among: np.ndarray) -> float | None:

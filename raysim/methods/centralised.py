@@ -12,7 +12,12 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from raysim.errors import ConfigError
-from raysim.methods.clustered import one_group, refuse_short, share_of_rounds
+from raysim.methods.clustered import (
+    one_group,
+    refuse_server_optimizer,
+    refuse_short,
+    share_of_rounds,
+)
 from raysim.protocols import Context, Stage, State, Task
 from raysim.settings import check, settings
 from raysim.steps.merging import chosen_clients, evaluated, train_groups_by
@@ -74,11 +79,7 @@ def refuse_other_training(config: Any, method: str) -> None:
             f"train.mixup is {config.train.mixup:g}, but {method} judges samples one by one; set "
             "train.mixup to 0"
         )
-    if config.server.optimizer != "mean":
-        raise ConfigError(
-            f"server.optimizer is {config.server.optimizer}, but {method} sends its models as they "
-            "are; set server.optimizer to mean"
-        )
+    refuse_server_optimizer(config, method, "sends its models as they are")
 
 
 def refuse_other_steps(config: Any, method: str) -> None:

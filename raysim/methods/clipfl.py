@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from raysim.errors import ConfigError
 from raysim.methods import METHODS
 from raysim.methods.clustered import (
     GroupsSettings,
@@ -33,8 +34,9 @@ from raysim.models.losses import SmoothedCrossEntropy
 from raysim.protocols import Context, Stage, State
 from raysim.settings import check, settings
 from raysim.steps.correction import CorrectionSettings
+from raysim.steps.local import num_participants
 from raysim.steps.merging import chosen_clients, evaluated, train_groups
-from raysim.steps.pruning import prune, score_round
+from raysim.steps.pruning import cleanest_first, prune, score_round
 from raysim.steps.server import members_by_group
 from raysim.steps.validation import ValidationSettings, with_validation, without_validation
 
@@ -76,6 +78,14 @@ class ClipFl(InGroups):
         self.validation.check(classes)
         self.groups.check(config, dimensions)
         refuse_short(config, self._scored(config) + 1, "ClipFL's Phases I and III")
+        clients = config.data.partition.clients
+        taking_part = num_participants(clients, config.train.participation)
+        if self.kept is not None and self.kept >= taking_part:
+            raise ConfigError(
+                f"method.kept is {self.kept}, but {taking_part} of {clients} clients take part in "
+                "a round: nobody would ever be scored down; lower method.kept, or leave it out for "
+                "the better half"
+            )
 
     def stages(self, config: Any) -> tuple[Stage, ...]:
         """Return Phase I, which ends with Phase II, and Phase III."""
@@ -103,10 +113,11 @@ class ClipFl(InGroups):
         return evaluated(context, state)
 
     def _train(self, context: Context, state: State) -> State:
-        """Ordinary rounds among the survivors; which of them train is fixed by their order."""
+        """Ordinary rounds among the survivors, the cleanest of them if not all train."""
         allowed = []
         for own in members_by_group({k: state.groups[k] for k in state.values["survivors"]}):
-            allowed += own[: math.ceil(self.post_fraction * len(own))]
+            order = cleanest_first(state, own, per_participation=self.per_participation)
+            allowed += order[: math.ceil(self.post_fraction * len(own))]
         chosen = chosen_clients(context, sorted(allowed))
         return evaluated(context, train_groups(context, state, chosen, **self._local(context)))
 

@@ -146,6 +146,15 @@ def refuse_short(config: Any, needed: int, stages: str) -> None:
         )
 
 
+def refuse_server_optimizer(config: Any, method: str, why: str) -> None:
+    """Refuse FedNova and FedAdam where a method has no use for them."""
+    if config.server.optimizer != "mean":
+        raise ConfigError(
+            f"server.optimizer is {config.server.optimizer}, but {method} {why}; set "
+            "server.optimizer to mean"
+        )
+
+
 def needs_clean_images(config: Any, method: str, purpose: str) -> None:
     """Refuse a run without images at the server where the method works with them."""
     if config.data.server.per_class < 1:

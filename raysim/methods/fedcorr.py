@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from raysim.errors import ConfigError
 from raysim.methods import METHODS
 from raysim.methods.clustered import (
     GroupsSettings,
@@ -90,8 +91,15 @@ class FedCorr(InGroups):
             check(value >= 0, name, "must not be negative", got=value)
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-        """Refuse a budget that leaves nothing for stage 3."""
+        """Refuse a budget that leaves nothing for stage 3, and FedNova beside a pull."""
         self.groups.check(config, dimensions)
+        # Of one client at a time FedNova's step is its model, however many steps it counts.
+        if config.server.optimizer == "fednova" and self.proximal and self.sweep_fraction:
+            raise ConfigError(
+                f"server.optimizer is fednova and method.proximal is {self.proximal:g}; its count "
+                "of local steps holds without a proximal term: set method.proximal to 0, or "
+                "method.sweep_fraction to 0"
+            )
         needed = self.iterations * self.sweep_rounds + self._finetune(config) + 1
         refuse_short(config, needed, "FedCorr's three stages")
 

@@ -116,7 +116,8 @@ class Ifca:
             local = config.train
             local = replace(local, lr=local.lr * self.lr_decay**context.round)
             chosen = chosen_clients(context)
-            state = _choose(context, state, chosen, count)
+            # Running statistics of untrained batch norm say nothing.
+            state = _choose(context, state, chosen, count, fresh=context.round == 0)
             count_choices(context, group_models(state, count), chosen)
             count_uploads(context, state, chosen)
             state = train_groups(context, state, chosen, counted=False, train=local)
@@ -127,6 +128,9 @@ class Ifca:
         return (Stage("group", 1, start), Stage("train", config.train.rounds, train))
 
 
-def _choose(context: Context, state: State, clients: list[int], count: int) -> State:
-    losses = loss_matrix(context, group_models(state, count), clients)
+def _choose(
+    context: Context, state: State, clients: list[int], count: int, *, fresh: bool = False
+) -> State:
+    models = group_models(state, count)
+    losses = loss_matrix(context, models, clients, batch_statistics=fresh)
     return joined(context, state, clients, natural_groups(losses))

@@ -17,8 +17,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from raysim.errors import ConfigError
 from raysim.methods import METHODS
-from raysim.methods.clustered import GroupsSettings, InGroups, needs_clean_images, with_correction
+from raysim.methods.clustered import (
+    GroupsSettings,
+    InGroups,
+    needs_clean_images,
+    refuse_server_optimizer,
+    with_correction,
+)
 from raysim.models.losses import SymmetricCrossEntropy
 from raysim.models.training import TrainSettings
 from raysim.protocols import Context, Stage, State
@@ -54,19 +61,20 @@ class Rhfl(InGroups):
         check(ok, "pretrain_epochs", "must not be negative", got=self.pretrain_epochs)
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-        """Refuse a run without public images."""
+        """Refuse a run without public images, and server optimisers: no model is averaged."""
         needs_clean_images(config, "RHFL", "aligns predictions on public images held there")
+        refuse_server_optimizer(config, "RHFL", "averages no models")
         self.groups.check(config, dimensions)
 
     def stages(self, config: Any) -> tuple[Stage, ...]:
-        """Return the grouping and the rounds."""
-        return (self.groups.stage(), Stage("train", config.train.rounds, self._round))
+        """Return the grouping, the training alone where there is one, and the rounds."""
+        alone = (Stage("pretrain", 1, self._pretrain),) if self.pretrain_epochs else ()
+        return (self.groups.stage(), *alone, Stage("train", config.train.rounds, self._round))
 
     def _round(self, context: Context, state: State) -> State:
         train = self._train(context.config.train)
-        if context.round == 0:
+        if context.round == 0 and not self.pretrain_epochs:
             start_models(context)
-            self._pretrain(context, train)
         chosen = chosen_clients(context)
         state, weights = confidence(context, state, chosen, loss=self.loss, factor=self.confidence)
         align(
@@ -80,11 +88,12 @@ class Rhfl(InGroups):
         learn(context, chosen, train=train, loss=self.loss)
         return evaluate_own(context, state)
 
-    def _pretrain(self, context: Context, train: TrainSettings) -> None:
-        """Let every client train alone; its random stream is not that of the first round."""
-        if self.pretrain_epochs:
-            local = {"train": replace(train, epochs=self.pretrain_epochs), "loss": self.loss}
-            learn(context, context.federation.clients, stage="pretrain", **local)
+    def _pretrain(self, context: Context, state: State) -> State:
+        """Let every client train alone."""
+        start_models(context)
+        train = replace(self._train(context.config.train), epochs=self.pretrain_epochs)
+        learn(context, context.federation.clients, train=train, loss=self.loss)
+        return state
 
     def _train(self, train: TrainSettings) -> TrainSettings:
         if self.local == "config":
@@ -99,6 +108,8 @@ class RhflFbNll(Rhfl):
 
     groups: GroupsSettings = GroupsSettings(kind="similarity")
     correction: CorrectionSettings = CorrectionSettings()
+    correct_before: Literal["pretrain", "train"] = "train"  # ours: the paper does not say where
+    """The stage in front of which labels are repaired."""
 
     @property
     def uses(self) -> tuple[str, ...]:
@@ -109,7 +120,12 @@ class RhflFbNll(Rhfl):
         """Refuse what RHFL or the correction refuses."""
         Rhfl.check(self, config, classes=classes, dimensions=dimensions)
         self.correction.check(config, dimensions["correction"])
+        if self.correct_before == "pretrain" and not self.pretrain_epochs:
+            raise ConfigError(
+                "method.correct_before is pretrain, but method.pretrain_epochs is 0: there is no "
+                "such stage; raise method.pretrain_epochs or set method.correct_before to train"
+            )
 
     def stages(self, config: Any) -> tuple[Stage, ...]:
         """Return the grouping, the correction and RHFL's rounds."""
-        return with_correction(Rhfl.stages(self, config), "train", self.correction)
+        return with_correction(Rhfl.stages(self, config), self.correct_before, self.correction)

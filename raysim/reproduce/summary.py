@@ -120,12 +120,19 @@ def reduced_texts(results: Iterable[Result]) -> list[str]:
     for result in results:
         for key, value in result["reduced"].items():
             paper = f" (paper {value['paper']})" if "paper" in value else ""
-            text = f"{key}: {value['here']}{paper}"
+            here = _rounds_of(result, key) if value["here"] is None else value["here"]
+            text = f"{key}: {here}{paper}"
             dataset = result["cell"].partition("/")[0]
             method = result["cell"].rpartition("/")[2]
             where = method if key.startswith("method") else dataset
             cells.setdefault(text, []).append(where)
     return [f"{text}, {', '.join(dict.fromkeys(where))}" for text, where in cells.items()]
+
+
+def _rounds_of(result: Result, key: str) -> Any:
+    """Return how many rounds a stage had whose setting leaves them to the method, else None."""
+    stage = key.removeprefix("method.").removesuffix("_rounds")
+    return result["series"]["stage"].count(stage) or None
 
 
 def _numbers(row: Row, digits: int) -> list[str]:

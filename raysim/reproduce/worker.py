@@ -111,6 +111,8 @@ def _scores(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) ->
         "labels": summary["labels"],
         "correction": summary["correction"],
         "ari": summary["ari"],
+        "nmi": summary["nmi"],
+        "association": summary["association"],
         "groups": summary["groups"],
         "rank": next((r["rank"] for r in records if "rank" in r), None),
         "digest": summary["digest"],

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.core.calibration import calibrate
+from raysim.core.calibration import RANKS, calibrate
 from raysim.core.relabeling import (
     ClassSubspaces,
     apply_decisions,
@@ -135,7 +135,11 @@ def _correct(
 
 
 def choose_knobs(*, clean: Tree, how: CorrectionSettings, seed: int) -> dict[str, Any]:
-    """Return l, l2, tau_sim: as set, or calibrated on the server's own clean images."""
+    """Return l, l2, tau_sim: as set, or calibrated on the server's own clean images.
+
+    tau_sim belongs to l: where l is set, the threshold is found at that rank, or at half of the
+    smallest clean class if l is above it, since calibration compares halves.
+    """
     knobs = {
         "rank": how.rank,
         "projection_rank": how.projection_rank,
@@ -143,7 +147,9 @@ def choose_knobs(*, clean: Tree, how: CorrectionSettings, seed: int) -> dict[str
         "min_class_size": how.min_class_size,
     }
     if None in knobs.values():
-        found = calibrate(clean["features"], clean["labels"], stream(seed, "calibration"))
+        rng = stream(seed, "calibration")
+        ranks = RANKS if how.rank is None else (how.rank,)
+        found = calibrate(clean["features"], clean["labels"], rng, ranks=ranks)
         for name in ("rank", "projection_rank", "threshold"):
             knobs[name] = getattr(found, name) if knobs[name] is None else knobs[name]
     return knobs
@@ -191,12 +197,11 @@ def relabel_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, dict[str, Any]]:
     """Decide every local class from the original labels and write all new labels at once."""
+    before = current_labels(client, memory)
     features, labels = _features_and_labels(client, memory, arguments)
     vectors = on_device(arguments["subspaces"]["vectors"].astype(np.float64), arguments["arrays"])
     width = int(vectors.shape[2])
-    decided: dict[int, int | None] = dict.fromkeys(
-        np.unique(current_labels(client, memory)).tolist()
-    )
+    decided: dict[int, int | None] = dict.fromkeys(np.unique(before).tolist())
     for c, own in _local_spectra(client, memory, arguments).items():
         reciprocal = to_numpy(client_scores(own, vectors, min(arguments["rank"], width)))  # line 11
         averaged = (arguments["scores"][c].astype(np.float64) + reciprocal) / 2  # line 12
@@ -205,13 +210,17 @@ def relabel_task(
     corrected, _ = apply_decisions(features, labels, decided, richer)  # lines 15-21
     new = to_numpy(corrected)
     client.scratch.pop("class spectra", None)  # done with it: C x D x D numbers per client
-    return {**memory, "labels": new}, {"labels": new, "decided": decided}
+    return {**memory, "labels": new}, {"before": before, "labels": new, "decided": decided}
 
 
 def _observe(context: Context, replies: Mapping[int, Any], knobs: Mapping[str, Any]) -> None:
-    context.observe_labels({k: reply["labels"] for k, reply in replies.items()})
-    renamed = sum(c is not None for reply in replies.values() for c in reply["decided"].values())
-    total = sum(len(reply["decided"]) for reply in replies.values())
+    before, after, decided = (
+        {k: reply[name] for k, reply in replies.items()} for name in ("before", "labels", "decided")
+    )
+    context.observe_labels(after)
+    context.observe_phases(before, after, decided)
+    renamed = sum(c is not None for own in decided.values() for c in own.values())
+    total = sum(len(own) for own in decided.values())
     context.record(
         correction={**knobs, "phase1_classes": renamed, "phase2_classes": total - renamed}
     )

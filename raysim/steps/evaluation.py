@@ -69,7 +69,7 @@ def judge_labels(context: Context, state: State) -> None:
         kernel=context.config.train.kernel,
         classes=context.classes,
     )
-    context.observe_selection(masks)
+    context.observe_selection(masks, by="judged")
 
 
 def judge_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:

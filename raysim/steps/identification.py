@@ -114,8 +114,12 @@ def noisy_clients(context: Context, state: State) -> State:
     noisy.sort()
     found = context.federation.map(noise_level_task, on=noisy) if noisy else {}
     context.sent("up", "noise level", len(noisy) * SCALAR_BYTES)
-    context.observe_noisy(noisy, {k: lid[str(k)] for k in state.groups})
     levels = {str(k): found.get(k, 0.0) for k in sorted(state.groups)}
+    context.observe_noisy(
+        noisy,
+        {k: lid[str(k)] for k in state.groups},
+        {k: levels[str(k)] for k in state.groups},
+    )
     context.record(noise_level=levels)
     return replace(state, values={**state.values, "noise_level": levels, "noisy": noisy})
 

@@ -171,10 +171,14 @@ def client_logits(tree: Tree, images: np.ndarray, arguments: Mapping[str, Any]) 
 def participants(
     clients: list[ClientId], train: TrainSettings, *, seed: int, round_id: int, role: str = "train"
 ) -> list[ClientId]:
-    """Return the clients of this round: max(int(C N), 1), uniform without replacement."""
-    share = train.participation * len(clients)
-    count = max(math.floor(share + 1e-9), 1)  # 0.29 * 100 is 28.999... in binary
+    """Return the clients of this round, uniform without replacement."""
+    count = num_participants(len(clients), train.participation)
     if count >= len(clients):
         return list(clients)
     rng = stream(seed, "participation" if role == "train" else f"participation/{role}", round_id)
     return sorted(int(k) for k in rng.choice(np.asarray(clients), size=count, replace=False))
+
+
+def num_participants(clients: int, participation: float) -> int:
+    """Return how many of so many clients take part in a round: max(int(C N), 1)."""
+    return max(math.floor(participation * clients + 1e-9), 1)  # 0.29 * 100 is 28.999... in binary

@@ -13,7 +13,7 @@ from raysim.models.params import initial_tree
 from raysim.protocols import ClientId, Context, State, Task
 from raysim.steps.evaluation import evaluate_clients, is_due, judge_labels
 from raysim.steps.local import participants, train_task
-from raysim.steps.server import group_model, next_models
+from raysim.steps.server import SCALAR_BYTES, group_model, next_models
 
 
 def train_round(context: Context, state: State) -> State:
@@ -96,9 +96,11 @@ def observe_selected(context: Context, replies: Mapping[ClientId, Any]) -> None:
 
 
 def count_uploads(context: Context, state: State, chosen: Sequence[ClientId]) -> None:
-    """Count the models that ``chosen`` send after training."""
+    """Count the models that ``chosen`` send after training, and FedNova's a_k with them."""
     sizes = [state.models[group_model(state.groups[k])].nbytes for k in chosen]
     context.sent("up", "model", sum(sizes))
+    if context.config.server.optimizer == "fednova":
+        context.sent("up", "effective steps", len(chosen) * SCALAR_BYTES)
 
 
 def local_arguments(context: Context) -> dict[str, Any]:

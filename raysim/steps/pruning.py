@@ -66,13 +66,21 @@ def prune(context: Context, state: State, *, rate: float, per_participation: boo
     counts = state.values["candidacy"]
     survivors: list[ClientId] = []
     for members in members_by_group(state.groups):
-        order = sorted(members, key=lambda k: _rank(counts, k, per_participation))
+        order = cleanest_first(state, members, per_participation=per_participation)
         dropped = min(math.floor(rate * len(order) + 1e-9), len(order) - 1)
         survivors += order[: len(order) - dropped]
     pruned = sorted(set(state.groups) - set(survivors))
     scores = {k: _rank(counts, k, per_participation)[0] for k in state.groups}
     context.observe_noisy(pruned, scores)
     return replace(state, values={**state.values, "survivors": sorted(survivors)})
+
+
+def cleanest_first(
+    state: State, members: Sequence[ClientId], *, per_participation: bool
+) -> list[ClientId]:
+    """Return the members by their noise candidacy score, lowest first."""
+    counts = state.values["candidacy"]
+    return sorted(members, key=lambda k: _rank(counts, k, per_participation))
 
 
 def _rank(counts: Mapping[str, Any], k: ClientId, per_participation: bool) -> tuple[float, ...]:

@@ -191,7 +191,9 @@ def test_what_is_set_is_not_calibrated(bench):
         "threshold": found.threshold,
     }
     assert all_free == {**free, "min_class_size": 20}
-    assert one_set == {**all_free, "rank": 1}
+    at_one = calibrate(clean["features"], clean["labels"], stream(3, "calibration"), ranks=(1,))
+    assert at_one.threshold != found.threshold
+    assert one_set == {**all_free, "rank": 1, "threshold": at_one.threshold}
     assert all_set == {**SET, "min_class_size": 20}
 
 

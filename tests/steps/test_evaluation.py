@@ -188,7 +188,7 @@ def test_final_models_judge_the_given_labels(bench, kernel):
     judge_labels(context, state_of(made, {0: 0, 1: 1}, {0: 0, 1: 2}))
 
     assert made.artifacts["client_f_score"] == pytest.approx([2 / 3, 1.0])
-    assert context.entry["selection"]["recall"] == pytest.approx(0.75)
+    assert context.entry["judged"]["recall"] == pytest.approx(0.75)
 
 
 def test_labels_are_judged_only_when_asked_and_at_the_end(bench):
@@ -196,4 +196,4 @@ def test_labels_are_judged_only_when_asked_and_at_the_end(bench):
         made = clients(bench, 2, f"evaluate.f_score={str(asked).lower()}")
         context = made.round(last=last)
         evaluated(context, state_of(made, {0: 0, 1: 0}, {0: 0}))
-        assert ("selection" in context.entry) == (asked and last)
+        assert ("judged" in context.entry) == (asked and last)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from raysim.config import load_config
+from raysim.errors import ConfigError
 from raysim.methods.fedcorr import FedCorr
 from raysim.protocols import State
 from raysim.seeding import stream
@@ -73,12 +74,15 @@ def test_the_lid_of_clients_is_scored_as_their_noisiness(bench, monkeypatch):
     remember(made, "losses", [[0.1] * 4] * 4)
     lid = {"0": 1.0, "1": 1.1, "2": 9.0, "3": 9.2}
     context = made.round()
-    judge = lambda found, scores: given.append((found, scores)) or {}  # noqa: E731
+    judge = lambda *told: given.append(told) or {}  # noqa: E731
     monkeypatch.setattr(context.evaluator, "noisy_clients", judge)
 
     noisy_clients(context, State(groups=IN_ONE, values={"lid": lid}))
 
-    assert given == [([2, 3], {0: 1.0, 1: 1.1, 2: 9.0, 3: 9.2})]
+    ((found, scores, levels),) = given
+    assert (found, scores) == ([2, 3], {0: 1.0, 1: 1.1, 2: 9.0, 3: 9.2})
+    assert levels.keys() == scores.keys()
+    assert levels[0] == levels[1] == 0.0
 
 
 def test_equal_lid_makes_nobody_noisy(bench):
@@ -210,3 +214,13 @@ def test_odd_clients_go_through_all_stages(bench, share):
 def test_one_neighbour_is_refused():
     with pytest.raises(SettingError, match="neighbours must be at least 2, got 1; 20 is"):
         FedCorr(neighbours=1)
+
+
+def test_fednova_beside_the_pull_of_stage_1_is_refused():
+    nova = ["method=fedcorr", "server.optimizer=fednova"]
+    config = load_config("quickstart", [*nova, "method.sweep_fraction=0.5"])
+    other = load_config("quickstart", nova)  # one client after another
+
+    with pytest.raises(ConfigError, match=r"method\.proximal is 5; .*set method\.proximal to 0"):
+        config.method.check(config, classes=10, dimensions={})
+    other.method.check(other, classes=10, dimensions={})

@@ -55,6 +55,23 @@ def test_rhfl_repairs_labels_first():
     assert stages("rhfl_fb_nll") == [("group", 1), ("correct", 1), ("train", 80)]
 
 
+@pytest.mark.parametrize(("where", "at"), [("pretrain", 1), ("train", 2)])
+def test_rhfl_repairs_labels_before_or_after_its_clients_train_alone(where, at):
+    plain = stages("rhfl", "method.pretrain_epochs=3")
+
+    found = stages("rhfl_fb_nll", "method.pretrain_epochs=3", f"method.correct_before={where}")
+
+    assert plain == [("group", 1), ("pretrain", 1), ("train", 80)]
+    assert found == [*plain[:at], ("correct", 1), *plain[at:]]
+
+
+def test_correction_before_a_pretraining_that_is_off_is_refused():
+    config = configured("rhfl_fb_nll", "method.correct_before=pretrain")
+
+    with pytest.raises(ConfigError, match=r"pretrain_epochs is 0.*; raise method\.pretrain_epochs"):
+        config.method.check(config, classes=10, dimensions=DIMENSIONS)
+
+
 @pytest.mark.parametrize("method", HYBRIDS)
 def test_a_hybrid_groups_by_similarity_and_knows_no_truth(method):
     chosen = configured(method).method
@@ -130,7 +147,11 @@ def test_too_few_rounds_for_all_stages_are_refused(method, rounds, needed):
 
 @pytest.mark.parametrize(
     ("method", "setting"),
-    [("clipfl_fb_nll", "correct_before"), ("fedcorr_fb_nll", "integration")],
+    [
+        ("clipfl_fb_nll", "correct_before"),
+        ("fedcorr_fb_nll", "integration"),
+        ("rhfl_fb_nll", "correct_before"),
+    ],
 )
 def test_a_stage_that_does_not_exist_is_named_with_those_that_do(method, setting):
     with pytest.raises(ConfigError, match=rf"method\.{setting} must be '.*' or '.*', got 'finish'"):

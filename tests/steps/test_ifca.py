@@ -249,3 +249,11 @@ def test_more_groups_than_clients_are_refused():
 def test_settings_out_of_range_are_refused(make, field):
     with pytest.raises(SettingError, match=field):
         make()
+
+
+def test_the_first_choice_does_not_read_statistics_of_untrained_batch_norm(run_tiny):
+    quick = ("train.rounds=2", "train.epochs=1", "evaluate.every=100", "model=small_cnn")
+    found = run_tiny("ifca", *quick)
+
+    records = [json.loads(line) for line in (found.run_dir / "rounds.jsonl").open()]
+    assert records[1]["groups"] == records[0]["groups"]

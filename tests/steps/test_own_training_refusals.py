@@ -25,9 +25,15 @@ def test_plain_steps_have_no_other_optimiser(method, setting):
     refused(method, setting)
 
 
+@pytest.mark.parametrize("method", ["rhfl", "rhfl_fb_nll"])
+@pytest.mark.parametrize("optimizer", ["fednova", "fedadam"])
+def test_who_averages_nothing_has_no_server_optimiser(method, optimizer):
+    refused(method, f"server.optimizer={optimizer}")
+
+
 def refused(method: str, setting: str) -> None:
     config = load_config("quickstart", [f"method={method}", "train.rounds=20", setting])
 
     name = setting.partition("=")[0].replace(".", r"\.")
     with pytest.raises(ConfigError, match=rf"{name} is .*; set {name} to"):
-        config.method.check(config, classes=10, dimensions={})
+        config.method.check(config, classes=10, dimensions={"grouping": 144, "correction": 144})

@@ -59,7 +59,11 @@ def give(made, scale=1.0):
 
 def run(made, method, rounds, *, last=False, state=None):
     state, entries = state or State(groups=dict.fromkeys(made.federation.clients, 0)), []
-    step = method.stages(made.config)[-1].step
+    *before, (_, _, step) = [(s.name, s.rounds, s.step) for s in method.stages(made.config)[1:]]
+    for name, _, first in before:
+        context = replace(made.round(), stage=name)
+        state = first(context, state)
+        entries.append(context.entry)
     for number in range(rounds):
         context = made.round(number, last=last and number + 1 == rounds)
         state = step(context, state)
@@ -246,9 +250,10 @@ def test_losses_of_earlier_participants_are_kept_for_their_next_turn(bench):
 
 def test_pretraining_happens_once_before_the_first_round(bench):
     plain, warmed = clients(bench), clients(bench)
-    state, _ = run(warmed, Rhfl(pretrain_epochs=3), 1)
+    state, entries = run(warmed, Rhfl(pretrain_epochs=3), 1)
     other, _ = run(plain, Rhfl(), 1)
 
+    assert entries[1]["loss"] < entries[0]["loss"]
     assert all(
         state.values["own_loss"][k] < other.values["own_loss"][k] for k in state.values["own_loss"]
     )
