@@ -113,9 +113,10 @@ def initial_tree(
     """
     widths = dense_widths(model, image_shape, classes)
     if widths is not None:
-        return _initial_dense(widths, stream(seed, "initial weights"))
-    with seeded(stream_seed(seed, "initial weights")):
-        tree = to_tree(model.build(image_shape, classes))
+        tree = _initial_dense(widths, stream(seed, "initial weights"))
+    else:
+        with seeded(stream_seed(seed, "initial weights")):
+            tree = to_tree(model.build(image_shape, classes))
     path = getattr(model, "weights", None)
     return tree if path is None else _with_stored(tree, path, layout(model, image_shape, classes))
 

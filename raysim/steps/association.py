@@ -145,10 +145,15 @@ def _count_models(
 
 
 def _random_models(context: Context, num_groups: int, attempt: int) -> dict[str, Handle]:
-    """Return M models with different random weights."""
-    config, models = context.config, {}
-    for group in range(num_groups):
-        seed = stream_seed(config.seed, "initial weights", attempt, group)
-        tree = initial_tree(config.model, context.image_shape, context.classes, seed)
-        models[group_model(group)] = context.federation.put(tree)
-    return models
+    """Return M models with different random weights; refuses a file that makes them all equal."""
+    config = context.config
+    seeds = [stream_seed(config.seed, "initial weights", attempt, g) for g in range(num_groups)]
+    shape, classes = context.image_shape, context.classes
+    trees = [initial_tree(config.model, shape, classes, seed) for seed in seeds]
+    if num_groups > 1 and np.array_equal(trees[0]["trainable"], trees[1]["trainable"]):
+        raise ConfigError(
+            f"model.weights gives all {num_groups} models the same weights, their heads included, "
+            "but groups are found by the models' losses; leave model.weights out, or use a file "
+            "with a head for other classes"
+        )
+    return {group_model(g): context.federation.put(tree) for g, tree in enumerate(trees)}

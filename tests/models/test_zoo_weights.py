@@ -8,7 +8,19 @@ from raysim.config import load_config
 from raysim.errors import ConfigError
 from raysim.experiment import Experiment
 from raysim.models.params import initial_tree, layout, load_tree, module_for, named_arrays, to_tree
-from raysim.models.zoo import MobileNet, ResNet10, ResNet50, VitTiny
+from raysim.models.zoo import (
+    Cnn,
+    FourConv,
+    LeNet5,
+    Logistic,
+    Mlp,
+    MobileNet,
+    NineConv,
+    ResNet10,
+    ResNet50,
+    SmallCnn,
+    VitTiny,
+)
 
 SHAPE, CLASSES = (9, 9, 2), 4
 SMALL = {"patch": 3, "width": 12, "depth": 1}
@@ -46,6 +58,33 @@ def save_safetensors(arrays, path, *, dtype="F32"):
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(blobs))
     return str(path)
+
+
+PLAIN = [Logistic, Mlp, Cnn, SmallCnn, LeNet5, FourConv, NineConv]
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_plain_networks_start_from_files_too(kind, tmp_path):
+    shape = (32, 32, 2)
+    module = stored_module(kind(), shape)
+    model = kind(weights=save(module.state_dict(), tmp_path / "w.pth"))
+
+    model.check(shape)
+    tree, other = (initial_tree(m, shape, CLASSES, seed=0) for m in (model, kind()))
+
+    assert tree["trainable"].tobytes() == to_tree(module)["trainable"].tobytes()
+    assert tree["trainable"].tobytes() != other["trainable"].tobytes()
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_weights_of_another_plain_network_are_refused(kind, tmp_path):
+    stored = Mlp(hidden=3) if kind is not Mlp else Cnn()
+    path = save(stored_module(stored, (32, 32, 2)).state_dict(), tmp_path / "w.pth")
+
+    with pytest.raises(
+        ConfigError, match=r"model\.weights: .*; use a state_dict|; .*: use a state"
+    ):
+        kind(weights=path).check((32, 32, 2))
 
 
 @pytest.mark.parametrize("kind", [VitTiny, ResNet10])

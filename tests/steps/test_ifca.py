@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from raysim.errors import ConfigError
 from raysim.methods.ifca import Ifca, IfcaPfl
+from raysim.models.zoo import Logistic
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
@@ -257,3 +259,13 @@ def test_the_first_choice_does_not_read_statistics_of_untrained_batch_norm(run_t
 
     records = [json.loads(line) for line in (found.run_dir / "rounds.jsonl").open()]
     assert records[1]["groups"] == records[0]["groups"]
+
+
+def test_a_file_that_makes_all_models_equal_is_refused(bench, tmp_path):
+    made = clients(bench, [[0, 1], [1, 0]])
+    tree = {"head.weight": torch.ones(C, 4), "head.bias": torch.zeros(C)}
+    torch.save(tree, tmp_path / "w.pth")
+    made.config = replace(made.config, model=Logistic(weights=str(tmp_path / "w.pth")))
+
+    with pytest.raises(ConfigError, match=r"model\.weights gives all 2 models the same weights"):
+        first_groups(made.round(), State(), num_groups=2, count=count_losses)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from raysim.models.zoo.model import MODELS, Model, refuse_small
+from raysim.models.zoo.model import MODELS, FromFile, Model, refuse_small
 from raysim.settings import check, settings
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @MODELS.register("logistic")
 @settings
-class Logistic:
+class Logistic(FromFile):
     """Logistic regression on pixels (RCC-PFL, MNIST)."""
 
-    def check(self, image_shape: ImageShape) -> None:
+    def check_images(self, image_shape: ImageShape) -> None:
         """Accept every image."""
         refuse_small("logistic", image_shape, 1)
 
@@ -26,13 +26,13 @@ class Logistic:
         """Return a new network."""
         from raysim.models import networks
 
-        self.check(image_shape)
+        self.check_images(image_shape)
         return networks.logistic(image_shape, classes)
 
 
 @MODELS.register("mlp")
 @settings
-class Mlp:
+class Mlp(FromFile):
     """Perceptron with one hidden layer (RCC-PFL, Fashion-MNIST)."""
 
     hidden: int = 200  # ours: the paper gives no width, models.md section 2
@@ -40,7 +40,7 @@ class Mlp:
     def __post_init__(self) -> None:
         check(self.hidden >= 1, "hidden", "must be at least 1", got=self.hidden, do="try 200")
 
-    def check(self, image_shape: ImageShape) -> None:
+    def check_images(self, image_shape: ImageShape) -> None:
         """Accept every image."""
         refuse_small("mlp", image_shape, 1)
 
@@ -48,7 +48,7 @@ class Mlp:
         """Return a new network."""
         from raysim.models import networks
 
-        self.check(image_shape)
+        self.check_images(image_shape)
         return networks.perceptron(image_shape, classes, hidden=self.hidden)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raysim.models.zoo.model import MODELS, refuse_small, refuse_weights
+from raysim.models.zoo.model import MODELS, FromFile, refuse_small
 from raysim.settings import check, settings
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @MODELS.register("mobilenet")
 @settings
-class MobileNet:
+class MobileNet(FromFile):
     """torchvision's MobileNetV2 with a stride-1 stem (stand-in for FedRN's MobileNet).
 
     FedRN names a MobileNet for CIFAR-100 and WebVision, but the network is not in its public code:
@@ -31,18 +31,14 @@ class MobileNet:
         do = "1 is for 32x32 images"
         check(known, "stem_stride", "must be 1 or 2", got=self.stem_stride, do=do)
 
-    def check(self, image_shape: ImageShape) -> None:
-        """Refuse images whose last maps have one pixel, and weights that do not fit."""
-        self._refuse_size(image_shape)
-        refuse_weights(self, self.weights, image_shape)
+    def check_images(self, image_shape: ImageShape) -> None:
+        """Refuse images whose last maps have one pixel."""
+        # Four halvings after the stem must leave 2x2 maps.
+        refuse_small("mobilenet", image_shape, 16 * self.stem_stride + 1)
 
     def build(self, image_shape: ImageShape, classes: int) -> Network:
         """Return a new network."""
         from raysim.models import networks
 
-        self._refuse_size(image_shape)
+        self.check_images(image_shape)
         return networks.mobilenet(image_shape, classes, stem_stride=self.stem_stride)
-
-    def _refuse_size(self, image_shape: ImageShape) -> None:
-        # Four halvings after the stem must leave 2x2 maps.
-        refuse_small("mobilenet", image_shape, 16 * self.stem_stride + 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from raysim.errors import ConfigError
-from raysim.settings import Registry, check
+from raysim.settings import Registry, check, settings
 
 if TYPE_CHECKING:
     from raysim.models.networks import ImageShape, Network
@@ -27,6 +27,27 @@ class Model(Protocol):
     def build(self, image_shape: ImageShape, classes: int) -> Network:
         """Return a new network for float32 images (N, channels, height, width), weights random."""
         ...
+
+
+@settings
+class FromFile:
+    """A network that may start from stored weights."""
+
+    weights: str | None = None
+    """File with a state_dict (.pt, .pth, .safetensors) to start from; null: random weights."""
+
+    def check(self, image_shape: ImageShape) -> None:
+        """Refuse images the network cannot take, and weights that do not fit."""
+        self.check_images(image_shape)
+        refuse_weights(self, self.weights, image_shape)
+
+    def check_images(self, image_shape: ImageShape) -> None:
+        """Refuse images the network cannot take."""
+        raise NotImplementedError
+
+    def build(self, image_shape: ImageShape, classes: int) -> Network:
+        """Return a new network."""
+        raise NotImplementedError
 
 
 MODELS: Registry[Model] = Registry("model", key="name", home="raysim.models.zoo")

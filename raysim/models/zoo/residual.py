@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from raysim.models.zoo.model import MODELS, refuse_small, refuse_weights
+from raysim.models.zoo.model import MODELS, FromFile, refuse_small
 from raysim.settings import settings
 
 if TYPE_CHECKING:
@@ -17,25 +17,21 @@ RESNET50_SIDE = 33
 
 
 @settings
-class CifarResNet:
+class CifarResNet(FromFile):
     """A residual network with the CIFAR stem (models.md section 4)."""
 
     blocks: ClassVar[tuple[int, int, int, int]]
     choice_name: ClassVar[str]
 
-    weights: str | None = None
-    """File with a state_dict (.pt, .pth, .safetensors) to start from; null: random weights."""
-
-    def check(self, image_shape: ImageShape) -> None:
-        """Refuse images whose last maps have one pixel, and weights that do not fit."""
+    def check_images(self, image_shape: ImageShape) -> None:
+        """Refuse images whose last maps have one pixel."""
         refuse_small(self.choice_name, image_shape, RESNET_SIDE)
-        refuse_weights(self, self.weights, image_shape)
 
     def build(self, image_shape: ImageShape, classes: int) -> Network:
         """Return a new network."""
         from raysim.models import networks
 
-        refuse_small(self.choice_name, image_shape, RESNET_SIDE)
+        self.check_images(image_shape)
         return networks.resnet(image_shape, classes, blocks=self.blocks)
 
 
@@ -73,22 +69,18 @@ class ResNet34(CifarResNet):
 
 @MODELS.register("preact_resnet18")
 @settings
-class PreActResNet18:
+class PreActResNet18(FromFile):
     """ResNet-18 with batch norm and ReLU before the convolutions (DivideMix)."""
 
-    weights: str | None = None
-    """File with a state_dict (.pt, .pth, .safetensors) to start from; null: random weights."""
-
-    def check(self, image_shape: ImageShape) -> None:
-        """Refuse images whose last maps have one pixel, and weights that do not fit."""
+    def check_images(self, image_shape: ImageShape) -> None:
+        """Refuse images whose last maps have one pixel."""
         refuse_small("preact_resnet18", image_shape, RESNET_SIDE)
-        refuse_weights(self, self.weights, image_shape)
 
     def build(self, image_shape: ImageShape, classes: int) -> Network:
         """Return a new network."""
         from raysim.models import networks
 
-        refuse_small("preact_resnet18", image_shape, RESNET_SIDE)
+        self.check_images(image_shape)
         return networks.resnet(
             image_shape, classes, blocks=(2, 2, 2, 2), block=networks.PreActBlock
         )
@@ -96,21 +88,20 @@ class PreActResNet18:
 
 @MODELS.register("resnet50")
 @settings
-class ResNet50:
+class ResNet50(FromFile):
     """torchvision's ResNet-50 with the ImageNet stem (Clothing1M, 224x224)."""
 
     weights: str | None = None
     """File with a state_dict (.pt, .pth, .safetensors) to start from, such as torchvision's for
     ImageNet, whose head is left out; null: random weights."""
 
-    def check(self, image_shape: ImageShape) -> None:
-        """Refuse images whose last maps have one pixel, and weights that do not fit."""
+    def check_images(self, image_shape: ImageShape) -> None:
+        """Refuse images whose last maps have one pixel."""
         refuse_small("resnet50", image_shape, RESNET50_SIDE)
-        refuse_weights(self, self.weights, image_shape)
 
     def build(self, image_shape: ImageShape, classes: int) -> Network:
         """Return a new network."""
         from raysim.models import networks
 
-        refuse_small("resnet50", image_shape, RESNET50_SIDE)
+        self.check_images(image_shape)
         return networks.resnet50(image_shape, classes)

@@ -6,7 +6,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from raysim.errors import ConfigError
-from raysim.models.zoo.model import MODELS, refuse_weights
+from raysim.models.zoo.model import MODELS, FromFile
 from raysim.settings import check, settings
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @MODELS.register("vit_tiny")
 @settings
-class VitTiny:
+class VitTiny(FromFile):
     """Vision transformer ViT-Tiny/16 (ClipFL, images resized to 224x224).
 
     With 32x32 images use patch 4: a substitute for ClipFL's network, not the same.
@@ -38,16 +38,15 @@ class VitTiny:
         do = f"use a multiple of heads, {self.heads}"
         check(ok, "width", "must be divisible by the number of heads", got=self.width, do=do)
 
-    def check(self, image_shape: ImageShape) -> None:
-        """Refuse images that patches do not cover, and weights that do not fit."""
+    def check_images(self, image_shape: ImageShape) -> None:
+        """Refuse images that patches do not cover."""
         _refuse_uncovered(image_shape, self.patch)
-        refuse_weights(self, self.weights, image_shape)
 
     def build(self, image_shape: ImageShape, classes: int) -> Network:
         """Return a new network."""
         from raysim.models.vision_transformer import vision_transformer
 
-        _refuse_uncovered(image_shape, self.patch)
+        self.check_images(image_shape)
         sizes = {"width": self.width, "depth": self.depth, "heads": self.heads}
         return vision_transformer(image_shape, classes, patch=self.patch, **sizes)
 
