@@ -147,6 +147,51 @@ def test_clients_without_a_selection_have_no_score():
     assert np.isnan(scores[:2]).all()
 
 
+def test_samples_that_are_not_taken_are_scored_as_the_wrong_ones():
+    # Client 0: sample 1 is wrong; not taken: 2 -> precision 0, recall 0, F 0.
+    # Client 1: sample 1 is wrong; nothing taken -> 1/2, 1, F 2/3. Client 2: none is wrong.
+    masks = {0: [True, True, False], 1: [False, False], 2: [True, True, True]}
+
+    found = evaluator().detection({k: np.array(mask) for k, mask in masks.items()})
+
+    assert found == {
+        "precision": pytest.approx(0.25),
+        "recall": pytest.approx(0.5),
+        "f_score": pytest.approx(1 / 3),
+        "empty": 1,
+    }
+
+
+def test_estimated_noise_is_correlated_with_the_true_one():
+    # True shares 1/3, 1/2, 0.
+    told = evaluator().noisy_clients([0], None, {0: 2 / 3, 1: 1.0, 2: 0.0})
+    flat = evaluator().noisy_clients([0], None, dict.fromkeys(range(3), 0.1))
+    turned = evaluator().noisy_clients([0], None, {0: -1 / 3, 1: -1 / 2, 2: 0.0})
+
+    assert told["correlation"] == pytest.approx(1.0)
+    assert turned["correlation"] == pytest.approx(-1.0)
+    assert flat["correlation"] is None
+
+
+def test_the_phases_of_a_correction_are_scored_apart():
+    true = {0: np.array([0, 0, 0, 1, 2, 2, 3])}
+    before = {0: np.array([1, 1, 1, 1, 2, 3, 3])}
+    after = {0: np.array([0, 0, 0, 0, 1, 2, 3])}  # class 1 renamed to 0; 2 and 3 one by one
+    decided = {0: {1: 0, 2: None, 3: None}}
+
+    found = Evaluator(true, before, [0]).phases(before, after, decided)
+    wrong = Evaluator(true, before, [0]).phases(before, after, {0: {1: 3, 2: None, 3: None}})
+
+    assert found == {
+        "phase1_right": 1,
+        "phase2_samples": 3,
+        "phase2_wrong_before": 1,
+        "phase2_wrong_after": 1,
+        "phase2_spoiled": 1,
+    }
+    assert wrong["phase1_right"] == 0
+
+
 def test_a_selection_of_wrong_labels_only_scores_zero():
     _, scores = evaluator().selection({0: np.array([False, True, False])})
 

@@ -30,7 +30,7 @@ from raysim.methods.clustered import (
     share_of_rounds,
     with_correction,
 )
-from raysim.models.losses import SmoothedCrossEntropy
+from raysim.models.losses import PLAIN, SmoothedCrossEntropy
 from raysim.protocols import Context, Stage, State
 from raysim.settings import check, settings
 from raysim.steps.correction import CorrectionSettings
@@ -58,7 +58,7 @@ class ClipFl(InGroups):
     """Divide scores by the rounds a client took part in (ours; the paper counts)."""
     weights: Literal["samples", "uniform"] = "samples"
     """How clients count in a mean."""
-    loss: SmoothedCrossEntropy = SmoothedCrossEntropy(smoothing=0.0, temperature=1.0)
+    loss: SmoothedCrossEntropy = PLAIN
     validation: ValidationSettings = ValidationSettings()
 
     def __post_init__(self) -> None:
@@ -123,9 +123,8 @@ class ClipFl(InGroups):
 
     def _local(self, context: Context) -> dict[str, Any]:
         """Return the weights and the loss; none where it is plain cross-entropy."""
-        is_plain = self.loss == SmoothedCrossEntropy(smoothing=0.0, temperature=1.0)
         server = replace(context.config.server, weights=self.weights)
-        return {"server": server} if is_plain else {"server": server, "loss": self.loss}
+        return {"server": server} if self.loss == PLAIN else {"server": server, "loss": self.loss}
 
 
 @METHODS.register("clipfl_fb_nll")

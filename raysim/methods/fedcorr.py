@@ -26,6 +26,7 @@ from raysim.methods.clustered import (
     share_of_rounds,
     with_correction,
 )
+from raysim.models.losses import PLAIN, SmoothedCrossEntropy
 from raysim.protocols import Context, Stage, State
 from raysim.settings import check, settings
 from raysim.steps.correction import CorrectionSettings
@@ -72,6 +73,8 @@ class FedCorr(InGroups):
     """a of Beta(a, a); 0: off, as in FedFixer's runs."""
     weights: Literal["samples", "uniform"] = "samples"
     """How clients count in a mean."""
+    loss: SmoothedCrossEntropy = PLAIN
+    """Cross-entropy; ClipFL's study may have smoothed labels by 0.1 (errata entry 11)."""
     local: Literal["config", "original"] = "config"
     """config: the train section; original: SGD, lr 0.03, momentum 0.5, batch 10, 5 epochs."""
 
@@ -148,9 +151,11 @@ class FedCorr(InGroups):
     def _local(self, context: Context) -> dict[str, Any]:
         config = context.config
         how = ORIGINAL if self.local == "original" else {}
+        own = {} if self.loss == PLAIN else {"loss": self.loss}
         return {
             "train": replace(config.train, mixup=self.mixup, **how),
             "server": replace(config.server, weights=self.weights),
+            **own,
         }
 
 

@@ -73,6 +73,10 @@ class SmoothedCrossEntropy:
         return cross_entropy(scaled, batch.labels, label_smoothing=self.smoothing)
 
 
+PLAIN = SmoothedCrossEntropy(smoothing=0.0, temperature=1.0)
+"""Ordinary cross-entropy."""
+
+
 # ---- CORES2, and its use in FedFixer (fedfixer.md) --------------------------------------------
 
 LOG_FLOOR = 1e-8

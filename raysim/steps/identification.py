@@ -25,7 +25,7 @@ from raysim.steps.local import (
     trained_model,
     weight_of,
 )
-from raysim.steps.merging import local_arguments, mean_loss, with_initial
+from raysim.steps.merging import count_uploads, local_arguments, mean_loss, with_initial
 from raysim.steps.server import (
     SCALAR_BYTES,
     contributed,
@@ -76,10 +76,10 @@ def sweep(context: Context, state: State, *, fraction: float, **local: Any) -> S
         )
         means = {g: result.mean for g, result in reduced.groups.items()}
         new = next_models(context.federation, shared["server"], models=state.models, means=means)
+        context.sent("down", "model", sum(handles[g].nbytes for g in groups.values()))
+        count_uploads(context, state, chosen)
         state = replace(state, models={**state.models, **new})
         replies |= reduced.replies
-        for way in ("down", "up"):
-            context.sent(way, "model", sum(handles[g].nbytes for g in groups.values()))
     context.sent("up", "lid", len(replies) * SCALAR_BYTES)
     context.record(loss=mean_loss(replies))
     return _accumulated(state, {k: reply["lid"] for k, reply in replies.items()})

@@ -292,3 +292,30 @@ def test_what_cannot_work_is_refused_before_the_run(given, text):
 def test_pruning_everyone_is_refused():
     with pytest.raises(SettingError, match=r"prune_rate must be in \[0, 1\), got 1.*e.g. 0.5"):
         ClipFl(prune_rate=1)
+
+
+@pytest.mark.parametrize(
+    ("share", "kept", "ok"), [(1.0, 12, False), (1.0, 11, True), (0.5, 6, False)]
+)
+def test_keeping_everybody_who_takes_part_is_refused(share, kept, ok):
+    config = load_config(
+        "quickstart", ["method=clipfl", f"method.kept={kept}", f"train.participation={share}"]
+    )
+    if ok:
+        config.method.check(config, classes=10, dimensions={})
+        return
+    with pytest.raises(ConfigError, match=rf"method\.kept is {kept}, .*; lower method\.kept"):
+        config.method.check(config, classes=10, dimensions={})
+
+
+def test_the_cleanest_survivors_train_if_not_all_do(bench):
+    made = clients(bench, "train.rounds=4")
+    candidacy = {"0": counted(1, 2, 1.0), "1": counted(0, 2, 1.0), "2": counted(0, 2, 1.5)}
+    values = {"candidacy": candidacy, "survivors": [0, 1, 2]}
+    context = made.round()
+
+    state = ClipFl(post_fraction=0.3)._train(context, State(groups=IN_ONE, values=values))
+
+    # Client 2: as few points as client 1, and better on the server's images.
+    assert context.entry["bytes"]["up"] == {"model": MODEL_BYTES}
+    np.testing.assert_allclose(weights(made, state), trained_alone(made)[2], atol=1e-6)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from raysim.methods.fedcorr import FedCorr
+from raysim.models.losses import SmoothedCrossEntropy
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.steps.identification import PullToReceived, sweep
@@ -153,3 +155,30 @@ def test_the_noisier_a_client_the_closer_it_stays(bench):
         return np.abs(weights(made, state) - start).sum()
 
     assert moved(0.0) > moved(0.3) > moved(0.9)
+
+
+def test_labels_are_smoothed_in_every_stage_if_asked(bench):
+    smooth = SmoothedCrossEntropy(smoothing=0.1, temperature=1.0)
+    made = clients(bench, "train.rounds=4")
+    method = FedCorr(loss=smooth, mixup=0.0, proximal=0.0, finetune_rounds=1, iterations=1)
+
+    state = sweep(made.round(), State(groups=IN_ONE), **SWEEP, **method._local(made.round()))
+
+    by_hand = State(groups=IN_ONE)
+    for k in stream(0, "sweep", 0, 0).permutation(4):
+        by_hand = train_groups(made.round(), by_hand, [int(k)], loss=smooth)
+    plain = sweep(made.round(), State(groups=IN_ONE), **SWEEP, **FedCorr()._local(made.round()))
+    assert weights(made, state).tobytes() == weights(made, by_hand).tobytes()
+    assert weights(made, state).tobytes() != weights(made, plain).tobytes()
+    assert "loss" not in FedCorr()._local(made.round())
+
+
+def test_fednovas_count_of_steps_is_sent_with_every_model(bench):
+    made = clients(bench, "server.optimizer=fednova")
+    swept, merged = made.round(), made.round()
+
+    sweep(swept, State(groups=IN_ONE), **SWEEP)
+    train_groups(merged, State(groups=IN_ONE), range(4))
+
+    for context in (swept, merged):
+        assert context.entry["bytes"]["up"]["effective steps"] == 4 * 4
