@@ -24,8 +24,10 @@ from raysim.seeding import stream
 from raysim.steps.arrays import on_device, to_numpy
 
 BLOCK = 256
-"""Clients per block, those that only fill it up included."""
-TRIED = 512
+"""Clients per block at most, those that only fill it up included."""
+STEP = 16
+"""Smaller blocks are multiples of this."""
+TRIED = 64
 """Answers by which two places are compared, at least: one may agree by chance."""
 
 
@@ -35,30 +37,43 @@ class Layout:
 
     energies: Callable[..., Any]
     """``quadratic_energies`` or the same turned."""
+    block: int
     places: tuple[int, ...]
 
 
 @lru_cache(maxsize=8)
-def block_layout(num_leading: int, dimension: int, num_columns: int, arrays: Any) -> Layout:
-    """Return the layout with most places for forms and vectors of this shape, on this machine."""
-    shape = (num_leading, dimension, num_columns)
-    plain = Layout(quadratic_energies, equal_places(quadratic_energies, *shape, arrays))
-    if len(plain.places) == BLOCK:
-        return plain
+def block_layout(
+    clients: int, num_leading: int, dimension: int, num_columns: int, arrays: Any
+) -> Layout:
+    """Return the layout with most places for forms and vectors of this shape, on this machine.
+
+    ``clients`` are those of the whole run, so that all actors use the same.
+    """
+    block = min(-(-clients // STEP) * STEP, BLOCK)
+    shape = (block, num_leading, dimension, num_columns)
+    plain = equal_places(quadratic_energies, *shape, arrays)
+    if len(plain) == block:
+        return Layout(quadratic_energies, block, plain)
     turned = equal_places(quadratic_energies_turned, *shape, arrays)
-    more = len(turned) > len(plain.places)
-    return Layout(quadratic_energies_turned, turned) if more else plain
+    if len(turned) > len(plain):
+        return Layout(quadratic_energies_turned, block, turned)
+    return Layout(quadratic_energies, block, plain)
 
 
 def equal_places(
-    energies: Callable[..., Any], num_leading: int, dimension: int, num_columns: int, arrays: Any
+    energies: Callable[..., Any],
+    block: int,
+    num_leading: int,
+    dimension: int,
+    num_columns: int,
+    arrays: Any,
 ) -> tuple[int, ...]:
     """Return the largest set of places of a block where one form gets the same answers."""
     rng = stream(0, "places of a block")
-    answers = [b""] * BLOCK
+    answers = [b""] * block
     for _ in range(-(-TRIED // num_columns)):
-        leading = _repeated(rng, (num_leading, dimension))
-        packed = _repeated(rng, (dimension * (dimension + 1) // 2,))
+        leading = _repeated(rng, (num_leading, dimension), block)
+        packed = _repeated(rng, (dimension * (dimension + 1) // 2,), block)
         drawn = rng.normal(size=(dimension, num_columns)).astype(np.float32)
         columns = on_device(drawn, arrays)
         forms = (on_device(leading, arrays), on_device(packed, arrays))
@@ -68,6 +83,6 @@ def equal_places(
     return tuple(place for place, own in enumerate(answers) if own == most)
 
 
-def _repeated(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def _repeated(rng: np.random.Generator, shape: tuple[int, ...], count: int) -> np.ndarray:
     one = rng.normal(size=shape).astype(np.float32)
-    return np.repeat(one[None], BLOCK, axis=0)
+    return np.repeat(one[None], count, axis=0)

@@ -28,7 +28,7 @@ from raysim.core.spectra import Spectrum, spectrum, truncate
 from raysim.protocols import Client, ClientId, Stacked, Tree, runs_together
 from raysim.seeding import stream
 from raysim.steps.arrays import on_device, to_numpy
-from raysim.steps.layouts import BLOCK, Layout, block_layout
+from raysim.steps.layouts import Layout, block_layout
 
 WIRE = np.float32
 """Type of what clients send: four bytes a number, as the papers count."""
@@ -213,7 +213,7 @@ class _Stack:
         for i in forms:
             del answering[i]
         how = layout()
-        clients = _seated(list(forms), how.places)
+        clients = _seated(list(forms), how)
         anyone = next(iter(forms.values()))
         filled = [anyone if i is None else forms[i] for i in clients]
         xp = array_namespace(anyone[1].packed)
@@ -231,8 +231,8 @@ class _Stack:
         columns = on_device(np.ascontiguousarray(tile.vectors.T), arrays)
         products = pair_products(columns)
         found: dict[int, Any] = {}
-        for start in range(0, len(self.floors), BLOCK):
-            own = slice(start, start + BLOCK)
+        for start in range(0, len(self.floors), self.layout.block):
+            own = slice(start, start + self.layout.block)
             squares = self.layout.energies(
                 self.leading[own, :, :], self.packed[own, :], columns, products
             )
@@ -244,12 +244,13 @@ class _Stack:
         return found
 
 
-def _seated(clients: Sequence[int], places: Sequence[int]) -> tuple[int | None, ...]:
-    """Return the clients at these places of as many blocks as they need, None elsewhere."""
+def _seated(clients: Sequence[int], layout: Layout) -> tuple[int | None, ...]:
+    """Return the clients at the places of as many blocks as they need, None elsewhere."""
     seats: list[int | None] = []
-    for start in range(0, len(clients), len(places)):
-        part = dict(zip(places, clients[start : start + len(places)], strict=False))
-        seats += [part.get(place) for place in range(BLOCK)]
+    room = len(layout.places)
+    for start in range(0, len(clients), room):
+        part = dict(zip(layout.places, clients[start : start + room], strict=False))
+        seats += [part.get(place) for place in range(layout.block)]
     return tuple(seats)
 
 
@@ -257,7 +258,7 @@ def _layout(rows: np.ndarray, arrays: Any) -> Layout:
     """Return the layout of blocks that answer to everyone's vectors (K, Q, D), tile by tile."""
     count, rank, dimension = rows.shape
     size = min(_clients_per_tile(dimension, rank), count)
-    return block_layout(num_leading(dimension), dimension, size * rank, arrays)
+    return block_layout(count, num_leading(dimension), dimension, size * rank, arrays)
 
 
 def _clients_per_tile(dimension: int, rank: int) -> int:

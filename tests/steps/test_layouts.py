@@ -10,10 +10,10 @@ from raysim.core.similarity import (
 )
 from raysim.seeding import stream
 from raysim.steps import layouts
-from raysim.steps.layouts import BLOCK, block_layout, equal_places
+from raysim.steps.layouts import BLOCK, Layout, block_layout, equal_places
 from raysim.steps.relevance import _seated
 
-SHAPE = {"num_leading": 2, "dimension": 24, "num_columns": 40}
+SHAPE = {"block": BLOCK, "num_leading": 2, "dimension": 24, "num_columns": 40}
 
 
 @pytest.fixture(autouse=True)
@@ -73,15 +73,21 @@ def test_the_way_round_with_more_places_is_taken(monkeypatch):
     monkeypatch.setattr(layouts, "quadratic_energies_turned", "turned")
     monkeypatch.setattr(layouts, "equal_places", lambda how, *_: tuple(range(sizes[how])))
 
-    assert block_layout(1, 2, 3, "numpy").energies == "turned"
+    assert block_layout(1000, 1, 2, 3, "numpy").energies == "turned"
     sizes["plain"] = BLOCK
     block_layout.cache_clear()
-    assert block_layout(1, 2, 3, "numpy").energies == "plain"
+    assert block_layout(1000, 1, 2, 3, "numpy").energies == "plain"
+
+
+@pytest.mark.parametrize(("clients", "block"), [(1, 16), (16, 16), (17, 32), (5000, BLOCK)])
+def test_blocks_are_as_large_as_the_run_needs(clients, block):
+    layout = block_layout(clients, 1, 3, 4, "numpy")
+
+    assert layout.block == block
+    assert set(layout.places) <= set(range(block))
 
 
 def test_clients_sit_at_the_places_of_as_many_blocks_as_they_need():
-    seats = _seated([5, 6, 7], places=(1, 3))
+    seats = _seated([5, 6, 7], Layout(quadratic_energies, block=4, places=(1, 3)))
 
-    assert len(seats) == 2 * BLOCK
-    taken = {place: client for place, client in enumerate(seats) if client is not None}
-    assert taken == {1: 5, 3: 6, BLOCK + 1: 7}
+    assert seats == (None, 5, None, 6, None, 7, None, None)
