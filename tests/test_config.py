@@ -83,7 +83,7 @@ def test_a_setting_of_another_choice_names_the_choice_that_lacks_it():
     said = refusal("model.hidden=10")
 
     assert "model.hidden is not a setting" in said
-    assert "model logistic knows: no settings of its own" in said
+    assert "model logistic knows: weights" in said
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,10 @@ def test_training_equals_a_plain_torch_loop(name, change):
     trained, report = train(model, tree, data, settings)
     expected, loss = reference(model, tree, data, settings)
 
-    # float32 rounding of another order of operations, not of another rule
-    np.testing.assert_allclose(trained["trainable"], expected["trainable"], atol=1e-6)
+    # float32 rounding of another order of operations, not of another rule; Adam divides gradients
+    # by their own size, so that the rounding of those near 0 becomes a share of lr.
+    largest = 1e-2 * settings.lr if settings.optimizer == "adam" else 1e-6
+    np.testing.assert_allclose(trained["trainable"], expected["trainable"], atol=largest)
     np.testing.assert_allclose(trained["buffers"], expected["buffers"], atol=1e-6, rtol=1e-6)
     assert report.loss == pytest.approx(loss, abs=1e-6)
     assert (report.steps, report.samples) == (6, 21)  # 21 = 8 + 8 + 5, twice
