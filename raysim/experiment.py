@@ -7,6 +7,7 @@ import importlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -237,7 +238,7 @@ class Experiment:
             "nmi": grouping.get("nmi"),
             "groups": grouping.get("groups"),
             "labels": labels or {"noise_before": before, "noise_after": before},
-            "correction": {**corrected["correction"], **corrected["phases"]} if corrected else None,
+            "correction": _knobs(corrected),
             "noisy_clients": _newest(records, "noisy_clients"),
             "association": _association(records),
             "bytes": {d: _total(records, d) for d in ("up", "down")},
@@ -398,6 +399,11 @@ def _by_message(records: Sequence[Mapping[str, Any]], direction: str) -> dict[st
     return counts
 
 
+def _knobs(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return how labels were corrected and what came of it, from the record of that stage."""
+    return {**record["correction"], **record.get("phases", {})} if record else None
+
+
 def _newest(records: Sequence[Mapping[str, Any]], key: str) -> Any:
     """Return what was recorded last under ``key``; None if nothing was."""
     return next((record[key] for record in reversed(records) if key in record), None)
@@ -405,11 +411,9 @@ def _newest(records: Sequence[Mapping[str, Any]], key: str) -> Any:
 
 def _association(records: Sequence[Mapping[str, Any]]) -> dict[str, int] | None:
     """Return how often IFCA forced groups, and the last round that changed them (metrics.md 2)."""
-    found = [(r["round"], r["association"]) for r in records if "association" in r]
-    if not found:
+    forced = [r["association"]["forced"] for r in records if "association" in r]
+    if not forced:
         return None
-    changed = [number for number, own in found if own.get("changed")]
-    return {
-        "forced": sum(own["forced"] for _, own in found),
-        "last_change": max(changed, default=0),
-    }
+    grouped = [(r["round"], r["groups"]) for r in records if "groups" in r]
+    changed = [b[0] for a, b in pairwise(grouped) if a[1] != b[1]]
+    return {"forced": sum(forced), "last_change": max(changed, default=0)}

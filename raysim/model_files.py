@@ -137,7 +137,7 @@ def model_facts(name: str, commit: Commit, config: RunConfig, data: DriverData) 
         round=commit.round,
         clients=clients,
         tasks=tuple(dict.fromkeys(tuple(map(int, tested[k])) for k in clients)),
-        model=dump_config(config)["model"],
+        model={k: v for k, v in dump_config(config)["model"].items() if k != "weights"},
         kernel=config.train.kernel,
         classes=data.classes,
         class_names=tuple(store.class_names),

@@ -80,7 +80,7 @@ class ClipFl(InGroups):
         refuse_short(config, self._scored(config) + 1, "ClipFL's Phases I and III")
         clients = config.data.partition.clients
         taking_part = num_participants(clients, config.train.participation)
-        if self.kept is not None and self.kept >= taking_part:
+        if self.prune_rate and self.kept is not None and self.kept >= taking_part:
             raise ConfigError(
                 f"method.kept is {self.kept}, but {taking_part} of {clients} clients take part in "
                 "a round: nobody would ever be scored down; lower method.kept, or leave it out for "

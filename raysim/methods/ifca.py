@@ -6,6 +6,8 @@ IFCA-PFL is the baseline of RCC-PFL (Procedure 2) and FB-NLL (Procedures 2-4); I
 Deviations from the papers:
 - after 200 draws of initial models that leave a group empty, clients are dealt out in equal shares
   (the papers repeat without end);
+- fresh models are compared by the statistics of the batch; where few take part, one that nobody has
+  trained by round 1 is compared by its running statistics, which say little yet;
 - RCC-PFL's fallback names no group sizes; FB-NLL's rule is used for both.
 """
 

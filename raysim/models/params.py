@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -119,6 +119,20 @@ def initial_tree(
             tree = to_tree(model.build(image_shape, classes))
     path = getattr(model, "weights", None)
     return tree if path is None else _with_stored(tree, path, layout(model, image_shape, classes))
+
+
+def different_trees(
+    model: Model, image_shape: ImageShape, classes: int, seeds: Sequence[int]
+) -> list[dict[str, np.ndarray]]:
+    """Return ``initial_tree`` of every seed; refuses a file that makes them all equal."""
+    trees = [initial_tree(model, image_shape, classes, seed) for seed in seeds]
+    if len(trees) > 1 and np.array_equal(trees[0]["trainable"], trees[1]["trainable"]):
+        raise ConfigError(
+            f"model.weights gives all {len(trees)} models the same weights, their heads included, "
+            "but the method needs different ones; leave model.weights out, or use a file with a "
+            "head for other classes"
+        )
+    return trees
 
 
 def module_for(

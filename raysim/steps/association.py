@@ -16,7 +16,7 @@ from raysim.core.association import (
 )
 from raysim.errors import ConfigError
 from raysim.models.evaluation import sample_losses
-from raysim.models.params import initial_tree
+from raysim.models.params import different_trees
 from raysim.protocols import Client, ClientId, Context, Handle, State, Tree
 from raysim.seeding import stream_seed
 from raysim.steps.local import client_logits, current_labels
@@ -145,15 +145,9 @@ def _count_models(
 
 
 def _random_models(context: Context, num_groups: int, attempt: int) -> dict[str, Handle]:
-    """Return M models with different random weights; refuses a file that makes them all equal."""
+    """Return M models with different random weights."""
     config = context.config
     seeds = [stream_seed(config.seed, "initial weights", attempt, g) for g in range(num_groups)]
     shape, classes = context.image_shape, context.classes
-    trees = [initial_tree(config.model, shape, classes, seed) for seed in seeds]
-    if num_groups > 1 and np.array_equal(trees[0]["trainable"], trees[1]["trainable"]):
-        raise ConfigError(
-            f"model.weights gives all {num_groups} models the same weights, their heads included, "
-            "but groups are found by the models' losses; leave model.weights out, or use a file "
-            "with a head for other classes"
-        )
+    trees = different_trees(config.model, shape, classes, seeds)
     return {group_model(g): context.federation.put(tree) for g, tree in enumerate(trees)}

@@ -263,6 +263,7 @@ def _answers(
     federation = context.federation
     handle = federation.put({"rows": rows})
     shared = {"how": how, "arrays": context.config.arrays, "rank": rows.shape[1]}
+    shared["clients"] = len(federation.clients)
     return list(federation.map(relevance_task, on=on, others=handle, **shared).values())
 
 

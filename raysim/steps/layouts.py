@@ -47,7 +47,7 @@ def block_layout(
 ) -> Layout:
     """Return the layout with most places for forms and vectors of this shape, on this machine.
 
-    ``clients`` are those of the whole run, so that all actors use the same.
+    ``clients`` are those of all actors, so that all use the same.
     """
     block = min(-(-clients // STEP) * STEP, BLOCK)
     shape = (block, num_leading, dimension, num_columns)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from raysim.core.selection import small_loss
-from raysim.models.params import initial_tree
+from raysim.models.params import different_trees
 from raysim.models.sessions import Session, gradients
 from raysim.models.training import local_optimizer
 from raysim.protocols import Client, Context, Contribution, State, Tree
@@ -31,7 +31,7 @@ def with_peers(context: Context, state: State) -> State:
     """
     config, shape = context.config, context.image_shape
     seeds = (config.seed, stream_seed(config.seed, "second network"))
-    first, second = (initial_tree(config.model, shape, context.classes, s) for s in seeds)
+    first, second = different_trees(config.model, shape, context.classes, seeds)
     handle = context.federation.put(_pair(first, second))
     names = [group_model(g) for g in sorted(set(state.groups.values()))]
     return replace(state, models={**state.models, **dict.fromkeys(names, handle)})

@@ -62,7 +62,7 @@ def relevance_together(
     answering = {i: _answering(client, shared) for i, client in enumerate(clients)}
     for client in clients:
         client.scratch.pop("own", None)  # its last use: many numbers per client
-    stack = _Stack.take(answering, rank, lambda: _layout(rows, arrays))
+    stack = _Stack.take(answering, rank, lambda: _layout(rows, arrays, shared.get("clients")))
     exactly: dict[int, list[_Tile]] = {}
     for tile in _tiles(rows):
         blocks = {} if stack is None else stack.blocks(tile, arrays)
@@ -254,11 +254,15 @@ def _seated(clients: Sequence[int], layout: Layout) -> tuple[int | None, ...]:
     return tuple(seats)
 
 
-def _layout(rows: np.ndarray, arrays: Any) -> Layout:
-    """Return the layout of blocks that answer to everyone's vectors (K, Q, D), tile by tile."""
+def _layout(rows: np.ndarray, arrays: Any, clients: int | None) -> Layout:
+    """Return the layout of blocks that answer to vectors (J, Q, D), tile by tile.
+
+    ``clients`` are all that answer, on whatever actor; None: as many as ask.
+    """
     count, rank, dimension = rows.shape
     size = min(_clients_per_tile(dimension, rank), count)
-    return block_layout(count, num_leading(dimension), dimension, size * rank, arrays)
+    columns = size * rank
+    return block_layout(clients or count, num_leading(dimension), dimension, columns, arrays)
 
 
 def _clients_per_tile(dimension: int, rank: int) -> int:

@@ -44,16 +44,30 @@ class Points:
         return Point(len(self._done), step, {**_values(record), **totals})
 
 
+SECTIONS = (
+    *("labels", "phases", "selection", "selection_of_wrong"),
+    *("judged", "judged_of_wrong", "noisy_clients"),
+)
+"""Parts of a record that hold scores by name."""
+
+
 def _values(record: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, Any] = {f"seconds/{record['stage']}": record.get("seconds")}
     found |= {f"accuracy/{k}": v for k, v in record.get("accuracy", {}).items()}
     found |= {"loss/train": record.get("loss"), "loss/test": record.get("test_loss")}
     for what, per_task in record.get("by_task", {}).items():
         found |= {f"{what}/task_{n}": value for n, value in enumerate(per_task)}
-    for section in ("labels", "selection", "noisy_clients"):
+    for section in (
+        "labels",
+        "phases",
+        "selection",
+        "selection_of_wrong",
+        "judged",
+        "noisy_clients",
+    ):
         found |= {f"{section}/{k}": v for k, v in (record.get(section) or {}).items()}
     if "groups" in record:
         found["groups/count"] = len(set(record["groups"]))
-    found |= {f"groups/{k}": record.get(k) for k in ("ari", "purity")}
+    found |= {f"groups/{k}": record.get(k) for k in ("ari", "nmi", "purity")}
     found["clients/late"] = len(record["late"]) if "late" in record else None
     return {k: float(v) for k, v in found.items() if isinstance(v, int | float)}

@@ -69,7 +69,7 @@ def test_the_header_says_where_the_weights_come_from(runs):
         assert facts["tasks"] == [
             federation["tasks"][t] for t in {federation["task_of"][k] for k in members}
         ]
-        assert facts["model"] == {"name": "small_cnn", "weights": None, "widths": [16, 32]}
+        assert facts["model"] == {"name": "small_cnn", "widths": [16, 32]}
         assert facts["class_names"] == federation["class_names"]
         assert (facts["classes"], facts["image_shape"]) == (10, [8, 8, 1])
         assert (facts["method"], facts["dataset"], facts["seed"]) == ("fb_nll", "digits", 0)

@@ -256,3 +256,13 @@ def test_label_precision_is_a_mean_over_ten_rounds_and_clients_are_judged_last()
     assert _mean_selection([{}]) is None
     assert _last(records, "noisy_clients") == {"precision": 0.2}
     assert _last(records, "top5") is None
+
+
+@pytest.mark.parametrize("scale", ["full", "small"])
+@pytest.mark.parametrize("name", [n for n, target in TARGETS.items() if target.trains])
+def test_no_method_refuses_the_config_of_a_cell(name, scale):
+    dimensions = {"grouping": 512, "correction": 512}
+    for cell in TARGETS[name].cells:
+        config = run_config(TARGETS[name], cell, seed=0, scale=scale)
+
+        config.method.check(config, classes=10, dimensions=dimensions)
