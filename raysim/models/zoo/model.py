@@ -6,6 +6,7 @@ dataset.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 from raysim.errors import ConfigError
@@ -30,7 +31,7 @@ class Model(Protocol):
 
 
 @settings
-class FromFile:
+class FromFile(ABC):
     """A network that may start from stored weights."""
 
     weights: str | None = None
@@ -41,13 +42,13 @@ class FromFile:
         self.check_images(image_shape)
         refuse_weights(self, self.weights, image_shape)
 
+    @abstractmethod
     def check_images(self, image_shape: ImageShape) -> None:
         """Refuse images the network cannot take."""
-        raise NotImplementedError
 
+    @abstractmethod
     def build(self, image_shape: ImageShape, classes: int) -> Network:
         """Return a new network."""
-        raise NotImplementedError
 
 
 MODELS: Registry[Model] = Registry("model", key="name", home="raysim.models.zoo")
