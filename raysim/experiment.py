@@ -7,7 +7,6 @@ import importlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +29,7 @@ from raysim.model_files import Commit, write_models
 from raysim.models.forms import closed_form
 from raysim.models.params import num_parameters
 from raysim.protocols import Federation, Stage
+from raysim.record_facts import association, bytes_by_message, correction, newest
 from raysim.results import RunResult
 from raysim.rounds import LeftEarly, ModelShape, Progress, Rounds
 from raysim.runtime.coordinator import Coordinator, Listener, MakeContext
@@ -221,11 +221,11 @@ class Experiment:
     ) -> dict[str, Any]:
         records = self.folder.records()
         last = records[-1]
-        labels = _newest(records, "labels")
+        labels = newest(records, "labels")
         grouping: Mapping[str, Any] = next((r for r in reversed(records) if "groups" in r), {})
-        corrected: Mapping[str, Any] = next((r for r in records if "correction" in r), {})
+        messages = {way: bytes_by_message(records, way) for way in ("up", "down")}
         before = evaluator.noise()
-        newest = [r["accuracy"]["mean"] for r in records if "accuracy" in r][-10:]
+        scores = [r["accuracy"]["mean"] for r in records if "accuracy" in r][-10:]
         rounds_s = sum(r["seconds"] for r in records)
         return {
             "method": self.config.method_label,
@@ -233,16 +233,16 @@ class Experiment:
             "seed": self.config.seed,
             "rounds": self.config.train.rounds,
             "accuracy": {**last["accuracy"], "per_client": last["per_client"]},
-            "accuracy_last10": sum(newest) / len(newest),
+            "accuracy_last10": sum(scores) / len(scores),
             "ari": grouping.get("ari"),
             "nmi": grouping.get("nmi"),
             "groups": grouping.get("groups"),
             "labels": labels or {"noise_before": before, "noise_after": before},
-            "correction": _knobs(corrected),
-            "noisy_clients": _newest(records, "noisy_clients"),
-            "association": _association(records),
-            "bytes": {d: _total(records, d) for d in ("up", "down")},
-            "messages": {d: _by_message(records, d) for d in ("up", "down")},
+            "correction": correction(records),
+            "noisy_clients": newest(records, "noisy_clients"),
+            "association": association(records),
+            "bytes": {way: sum(sent.values()) for way, sent in messages.items()},
+            "messages": messages,
             "seconds": {
                 "setup": round(setup_s, 3),
                 "rounds": round(rounds_s, 3),
@@ -385,35 +385,3 @@ def _described(data: DriverData) -> dict[str, Any]:
         "task_of": [int(task) for task in data.split.task_of],
         "sizes": [len(ids) for ids in data.split.clients],
     }
-
-
-def _total(records: Sequence[Mapping[str, Any]], direction: str) -> int:
-    return sum(_by_message(records, direction).values())
-
-
-def _by_message(records: Sequence[Mapping[str, Any]], direction: str) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for record in records:
-        for message, nbytes in record.get("bytes", {}).get(direction, {}).items():
-            counts[message] = counts.get(message, 0) + nbytes
-    return counts
-
-
-def _knobs(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return how labels were corrected and what came of it, from the record of that stage."""
-    return {**record["correction"], **record.get("phases", {})} if record else None
-
-
-def _newest(records: Sequence[Mapping[str, Any]], key: str) -> Any:
-    """Return what was recorded last under ``key``; None if nothing was."""
-    return next((record[key] for record in reversed(records) if key in record), None)
-
-
-def _association(records: Sequence[Mapping[str, Any]]) -> dict[str, int] | None:
-    """Return how often IFCA forced groups, and the last round that changed them (metrics.md 2)."""
-    forced = [r["association"]["forced"] for r in records if "association" in r]
-    if not forced:
-        return None
-    grouped = [(r["round"], r["groups"]) for r in records if "groups" in r]
-    changed = [b[0] for a, b in pairwise(grouped) if a[1] != b[1]]
-    return {"forced": sum(forced), "last_change": max(changed, default=0)}

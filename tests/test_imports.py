@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "plugins": {"errors", "settings"},
     "processes": {"errors"},
     "environment": set(),
+    "record_facts": set(),
     "feature_clusters": {"core", "data", "steps", "report", "runtime"} | WAIST,
     "frames": {"errors"},
     "results": {"errors", "frames", "model_files", "report", "runtime"},

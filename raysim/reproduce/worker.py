@@ -13,6 +13,7 @@ from typing import Any
 from raysim import __version__
 from raysim.config import RunConfig, load_config
 from raysim.processes import Tell, tell_rounds, work
+from raysim.record_facts import newest
 from raysim.reproduce.recipes import config_digest, differences, public_config
 from raysim.reproduce.results import FORMAT, Result, read_result, write_result
 
@@ -99,9 +100,9 @@ def _scores(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) ->
         "accuracy_last10": _rounded([sum(accuracies[-10:]) / len(accuracies[-10:])])[0],
         "accuracy_best": max(_rounded(accuracies)),
         "top5": _rounded([scored[-1].get("top5", {}).get("mean")])[0],
-        "selection": _last(records, "selection"),
+        "selection": newest(records, "selection"),
         "selection_last10": _mean_selection(records),
-        "noisy_clients": _last(records, "noisy_clients"),
+        "noisy_clients": newest(records, "noisy_clients"),
         "per_client": _rounded(summary["accuracy"]["per_client"]),
         "series": series,
         "rounds": summary["rounds"],
@@ -117,11 +118,6 @@ def _scores(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) ->
         "rank": next((r["rank"] for r in records if "rank" in r), None),
         "digest": summary["digest"],
     }
-
-
-def _last(records: Sequence[Mapping[str, Any]], key: str) -> Any:
-    """Return what was recorded last under ``key``; None if nothing was."""
-    return next((record[key] for record in reversed(records) if key in record), None)
 
 
 def _mean_selection(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None] | None:

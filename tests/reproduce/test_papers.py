@@ -6,6 +6,7 @@ import pytest
 
 from raysim.config import choice_name
 from raysim.methods import METHODS
+from raysim.record_facts import newest
 from raysim.reproduce import recipes
 from raysim.reproduce.papers import PAPERS
 from raysim.reproduce.plan import plan
@@ -22,7 +23,7 @@ from raysim.reproduce.recipes import (
     select_cells,
 )
 from raysim.reproduce.results import rows_of, value_of
-from raysim.reproduce.worker import _last, _mean_selection
+from raysim.reproduce.worker import _mean_selection
 
 
 def config_of(name: str, address: str, scale: str = "full", seed: int = 0):
@@ -254,8 +255,8 @@ def test_label_precision_is_a_mean_over_ten_rounds_and_clients_are_judged_last()
     means = {"precision": 0.8, "recall": 0.5, "f_score": None}
     assert _mean_selection(records) == means
     assert _mean_selection([{}]) is None
-    assert _last(records, "noisy_clients") == {"precision": 0.2}
-    assert _last(records, "top5") is None
+    assert newest(records, "noisy_clients") == {"precision": 0.2}
+    assert newest(records, "top5") is None
 
 
 @pytest.mark.parametrize("scale", ["full", "small"])
