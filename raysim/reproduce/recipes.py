@@ -254,7 +254,7 @@ def reduced_settings(target: Target, cell: Cell, scale: Scale) -> dict[str, dict
     return {
         key: {"paper": paper, "here": here} if _has(printed, key) else {"here": here}
         for key, here, paper in changed_keys(small, full, ignore=(*FREE, "name"))
-        if _has(public_config(small), key)
+        if _has(public_config(small), key) and key != "train.kernel"  # the same up to rounding
     }
 
 

@@ -92,6 +92,17 @@ def test_small_says_everything_it_changes():
     assert reduced_settings(target, cell, "full") == {}
 
 
+def test_the_way_to_the_gradient_is_no_reduction():
+    target, cell = cell_of("fedrn/table2", "cifar10/s2/sym0.8/fedavg")
+    kernels = {run_config(target, cell, seed=0, scale=s).train.kernel for s in ("small", "full")}
+
+    reduced = reduced_settings(target, cell, "small")
+
+    assert kernels == {"closed_form", "autograd"}
+    assert "train.kernel" not in reduced
+    assert "model.name" in reduced
+
+
 def test_lite0_stands_in_where_resnet18_weights_cannot_be_had(monkeypatch):
     target, cell = cell_of("fb-nll/table9", "cifar10/m3/fb_nll")
     config = run_config(target, cell, seed=0, scale="full")
