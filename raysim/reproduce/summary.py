@@ -297,8 +297,21 @@ def _not_run(found: dict[tuple[str, Scale], list[Result]]) -> str:
 
 
 def _cells(target: Target, addresses: Sequence[str]) -> str:
-    every = len(addresses) == len(target.cells)
-    return f"all {len(addresses)} cells" if every else ", ".join(addresses)
+    """Name cells of a table as ``--cells`` takes them, whole parts of it by one pattern."""
+    others = {cell.address for cell in target.cells} - set(addresses)
+    if not others:
+        return f"all {len(addresses)} cells"
+    return ", ".join(dict.fromkeys(f"`{_widest(address, others)}`" for address in addresses))
+
+
+def _widest(address: str, others: set[str]) -> str:
+    """Return the widest pattern ``part/*`` that no other cell fits, or the address itself."""
+    parts = address.split("/")
+    for depth in range(1, len(parts)):
+        start = "/".join(parts[:depth]) + "/"
+        if not any(other.startswith(start) for other in others):
+            return f"{start}*"
+    return address
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
