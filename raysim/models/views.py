@@ -127,16 +127,27 @@ class TwoViewLoss:
         import torch
         from torch.nn.functional import cross_entropy
 
-        own, other = torch.softmax(first, dim=1), torch.softmax(second, dim=1)
-        mixed = sharpened(share * own + (1.0 - share) * other, 0.5)
         gap = jensen_shannon(first, second)
         if self.literal:
+            own, other = torch.softmax(first, dim=1), torch.softmax(second, dim=1)
+            mixed = sharpened(share * own + (1.0 - share) * other, 0.5)
             sure = prediction_entropy(_distilled(first))
             fit = cross_entropy(mixed, labels)
             return fit + self.consistency * gap / first.shape[1] + self.entropy * sure
         sure = (prediction_entropy(first) + prediction_entropy(second)) / 2
-        fit = -mixed.gather(1, labels[:, None]).clamp(min=SMALLEST).log().mean()
+        # p_s = p^2 / sum p^2 is softmax(2 log p): so no probability is rounded to zero, and a
+        # label that seems impossible still has a gradient
+        fit = cross_entropy(2.0 * mixed_log(first, second, share), labels)
         return fit + self.consistency * gap + self.entropy * sure
+
+
+def mixed_log(first: torch.Tensor, second: torch.Tensor, share: float) -> torch.Tensor:
+    """Return log(l softmax(z1) + (1 - l) softmax(z2)), in logarithms throughout."""
+    import torch
+
+    log_share, log_rest = torch.tensor([share, 1.0 - share]).log().tolist()
+    own, other = first.log_softmax(dim=1) + log_share, second.log_softmax(dim=1) + log_rest
+    return torch.logaddexp(own, other)
 
 
 def jensen_shannon(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -130,8 +130,9 @@ def test_the_released_code_takes_a_softmax_of_probabilities():
     assert found.item() == pytest.approx(fit + 0.4 * gap + 0.6 * entropy, abs=1e-6)
 
 
-def test_impossible_labels_cost_a_finite_amount():
-    loss = TwoViewLoss(consistency=1.0, entropy=1.0)
+@pytest.mark.parametrize("literal", [False, True])
+def test_impossible_labels_cost_a_finite_amount(literal):
+    loss = TwoViewLoss(consistency=1.0, entropy=1.0, literal=literal)
     sure = torch.tensor([[200.0, -200.0]], requires_grad=True)
 
     value = loss(sure, -sure, torch.tensor([1]), 1.0)
@@ -139,3 +140,13 @@ def test_impossible_labels_cost_a_finite_amount():
 
     assert math.isfinite(value.item())
     assert torch.isfinite(sure.grad).all()
+
+
+def test_a_label_held_for_impossible_still_pulls():
+    # d/dz of -2 log p_y + log sum p^2 is 2 (p_s - y), however small p_y is.
+    loss = TwoViewLoss(consistency=0.0, entropy=0.0)
+    sure = torch.tensor([[40.0, -40.0]], requires_grad=True)
+
+    loss(sure, sure, torch.tensor([1]), 0.5).backward()
+
+    torch.testing.assert_close(sure.grad, torch.tensor([[2.0, -2.0]]))
