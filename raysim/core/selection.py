@@ -1,7 +1,7 @@
 """Which labels are right, judged by losses and by past predictions. N samples, C classes, Q past.
 
-Small losses (Co-teaching), two Gaussians over scaled losses (DivideMix, FedRN), histories of
-predictions (SELFIE, Joint Optimisation); noisy_label_losses.md.
+Small losses (Co-teaching), losses below their mean (CORES2), two Gaussians over scaled losses
+(DivideMix, FedRN), histories of predictions (SELFIE, Joint Optimisation); noisy_label_losses.md.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import warnings
 
 import numpy as np
 
+LOG_FLOOR = 1e-8
+"""Added to probabilities inside the mean of CORES2's losses, as in the released code."""
 ROUNDING = 1e-9
 """(1 - 0.9) * 10 is 0.99... in binary."""
 
@@ -25,6 +27,19 @@ def smallest(losses: np.ndarray, count: int) -> np.ndarray:
     mask = np.zeros(len(losses), dtype=bool)
     mask[np.argsort(losses, kind="stable")[:count]] = True
     return mask
+
+
+def sieved(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return whose loss CE(f(x), y) is at most the mean over c of CE(f(x), c), (N,); CORES2.
+
+    Only the mean has a floor, as in training (models/losses.py).
+    """
+    from scipy.special import log_softmax
+
+    log_p = log_softmax(logits, axis=1)
+    expected = -np.log(np.exp(log_p) + LOG_FLOOR).mean(axis=1)
+    kept: np.ndarray = -log_p[np.arange(len(labels)), labels] <= expected
+    return kept
 
 
 def unit_range(values: np.ndarray) -> np.ndarray:

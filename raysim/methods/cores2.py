@@ -1,13 +1,14 @@
 """CORES2 in a federation: two baselines of FedFixer (Ji et al. 2024; Cheng et al. 2021).
 
 Deviations, as in FedFixer's released code: the prior is uniform, beta grows over the first rounds
-and divides every step by 1 + beta, no consistency training follows. A private network starts from
-the first model its client receives (the code draws new weights).
+and divides every step by 1 + beta, the network that sieves has a learning rate of its own, no
+consistency training follows. Private networks start from the first global model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from raysim.methods import METHODS
@@ -17,10 +18,15 @@ from raysim.methods.centralised import (
     refuse_other_training,
 )
 from raysim.methods.clustered import clustered_stages, one_group
-from raysim.protocols import Client, Context, Contribution, Stage, State, Task, Tree
+from raysim.protocols import Client, Context, Contribution, Stage, State, Tree
 from raysim.settings import check, settings
 from raysim.steps.dual import DualStep, train_dual, train_sifted
+from raysim.steps.merging import with_initial
+from raysim.steps.server import group_model
 from raysim.steps.sessions import client_session, received_model, sent_model
+
+START = "start/0"
+"""Name of the stored first model."""
 
 
 @METHODS.register("cores2_global")
@@ -32,6 +38,8 @@ class GlobalCores2:
     """T_s: selection starts after this round, counted from 0."""
     confidence: float = 2.0
     """Largest beta."""
+    personal_lr: float = 1.0  # CIFAR-10; 0.5 for MNIST
+    """Learning rate of the network that sieves, as a multiple of train.lr."""
     privileges: ClassVar[tuple[str, ...]] = ()
     uses: ClassVar[tuple[str, ...]] = ()
 
@@ -39,6 +47,8 @@ class GlobalCores2:
         for name in ("warmup", "confidence"):
             value = getattr(self, name)
             check(value >= 0, name, "must not be negative", got=value, do="try 10 and 2")
+        ok = self.personal_lr > 0
+        check(ok, "personal_lr", "must be above 0", got=self.personal_lr, do="1.0 is train.lr")
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
         """Refuse training that its own steps would leave out."""
@@ -50,11 +60,15 @@ class GlobalCores2:
         return clustered_stages(config, group=one_group, train=self._round)
 
     def _round(self, context: Context, state: State) -> State:
-        step = DualStep(warmup=self.warmup, confidence=self.confidence, is_dual=False)
-        return baseline_round(self._task(), context, state, step=step)
+        return baseline_round(sieve_task, context, state, step=self._step())
 
-    def _task(self) -> Task:
-        return sieve_task
+    def _step(self) -> DualStep:
+        return DualStep(
+            warmup=self.warmup,
+            confidence=self.confidence,
+            personal_lr=self.personal_lr,
+            is_dual=False,
+        )
 
 
 @METHODS.register("cores2_local")
@@ -62,8 +76,12 @@ class GlobalCores2:
 class LocalCores2(GlobalCores2):
     """Local+CORES2 (Cheng et al. 2021): a private model sieves for the global one."""
 
-    def _task(self) -> Task:
-        return private_sieve_task
+    def _round(self, context: Context, state: State) -> State:
+        if START not in state.models:
+            state = with_initial(context, state)
+            state = replace(state, models={**state.models, START: state.models[group_model(0)]})
+        start = state.models[START]
+        return baseline_round(private_sieve_task, context, state, step=self._step(), start=start)
 
 
 def sieve_task(
@@ -79,8 +97,8 @@ def private_sieve_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, Contribution]:
     """Reply with the model after training on what the private one selects; keep that one."""
-    received = received_model(arguments)
-    kept = {part: memory.get(f"private/{part}", received[part]) for part in received}
+    received, start = received_model(arguments), arguments["start"]
+    kept = {part: memory.get(f"private/{part}", start[part]) for part in received}
     with client_session(client, memory, arguments, trees=[received, kept]) as own:
         selected = train_sifted(own, arguments["step"], round_id=arguments["round"])
         private = {f"private/{part}": array for part, array in own.tree(1).items()}

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from raysim.models.params import image_shape_of, load_tree, module_for, seeded
 from raysim.models.zoo import Model
 from raysim.protocols import Tree
+
+if TYPE_CHECKING:
+    import torch
+
+
+ROWS = 512
+"""Images that run through a network together."""
+NORMED_ROWS = 128  # FedRN's server, models.md section 7
+"""The same where batch norm keeps no running statistics: then they are normalised together, and
+their number changes what is predicted."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +43,14 @@ def logits(
     images: np.ndarray,
     *,
     classes: int,
-    batch_size: int = 512,
+    batch_size: int = ROWS,
+    normed_rows: int = NORMED_ROWS,
     device: str = "cpu",
     batch_statistics: bool = False,
 ) -> np.ndarray:
     """Return the logits of normalised images (N, channels, height, width), float32 (N, classes).
 
+    ``normed_rows`` takes the place of ``batch_size`` where batch norm keeps no statistics.
     With ``batch_statistics`` batch norm uses each batch's own mean and variance, since the running
     ones of fresh weights say nothing.
     """
@@ -48,12 +61,21 @@ def logits(
     module.train(batch_statistics)
     out = np.empty((len(images), classes), dtype=np.float32)
     with seeded(0, device), torch.inference_mode():
-        for start in range(0, len(images), batch_size):
-            rows = slice(start, start + batch_size)
+        step = rows_together(module, batch_size, normed_rows)
+        for start in range(0, len(images), step):
+            rows = slice(start, start + step)
             # A copy in torch's own memory: BLAS may give other bits for another alignment.
             batch = torch.tensor(images[rows], dtype=torch.float32, device=device)
             out[rows] = module(batch).cpu().numpy()
     return out
+
+
+def rows_together(module: torch.nn.Module, rows: int, normed_rows: int) -> int:
+    """Return how many images to run together: ``normed_rows`` if the network norms by them."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    norms = (part for part in module.modules() if isinstance(part, _BatchNorm))
+    return normed_rows if any(not norm.track_running_stats for norm in norms) else rows
 
 
 def predict(
@@ -62,7 +84,7 @@ def predict(
     images: np.ndarray,
     *,
     classes: int,
-    batch_size: int = 512,
+    batch_size: int = ROWS,
     device: str = "cpu",
 ) -> np.ndarray:
     """Return the class of the largest of all logits, int64 (N,); the lowest class wins a tie."""
@@ -78,7 +100,7 @@ def evaluate(
     labels: np.ndarray,
     *,
     classes: int,
-    batch_size: int = 512,
+    batch_size: int = ROWS,
     device: str = "cpu",
 ) -> Evaluation:
     """Return accuracy over ALL classes, not only a task's (metrics.md section 1), and loss."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from raysim.core.selection import LOG_FLOOR
 from raysim.settings import check, settings
 
 if TYPE_CHECKING:
@@ -78,9 +79,6 @@ PLAIN = SmoothedCrossEntropy(smoothing=0.0, temperature=1.0)
 
 
 # ---- CORES2, and its use in FedFixer (fedfixer.md) --------------------------------------------
-
-LOG_FLOOR = 1e-8
-"""Added to probabilities inside logarithms, as in the released code."""
 
 
 def class_losses(logits: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 
 from raysim.core.centroids import class_means, cosine, merged, moved, nearest_class
 from raysim.core.selection import small_loss
+from raysim.models.evaluation import ROWS, rows_together
 from raysim.models.params import layout
 from raysim.models.sessions import Session, gradients
 from raysim.models.soft_targets import prediction_entropy
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 CENTROIDS = "centroids/0"
 """Name of the stored class centroids f_G (C, D)."""
-ROWS = 512
-"""Images looked at together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +117,9 @@ def looked_at(own: Session) -> tuple[np.ndarray, np.ndarray]:
     features = np.empty((len(own.labels), network.head.in_features), dtype=np.float32)
     predicted = np.empty(len(own.labels), dtype=np.int64)
     with torch.inference_mode():
-        for start in range(0, len(own.labels), ROWS):
-            rows = slice(start, start + ROWS)
+        step = rows_together(network, ROWS, own.train.batch_size)
+        for start in range(0, len(own.labels), step):
+            rows = slice(start, start + step)
             images = torch.tensor(own.images[rows], dtype=torch.float32, device=own.device)
             found = network.features(images)
             features[rows] = found.cpu().numpy()

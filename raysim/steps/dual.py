@@ -35,6 +35,7 @@ class DualStep:
     distance: float = 0.0
     """lambda."""
     personal_lr: float = 1.0
+    """zeta as a multiple of train.lr; of every step by the loss, as in the released code."""
     inner_steps: int = 1
     alternate: bool = True
     """Each model selects for the other one."""
@@ -87,7 +88,8 @@ def train_sifted(own: Session, step: DualStep, *, round_id: int) -> np.ndarray:
         found = own.networks[1](batch.images)
         chosen = _selected(found, batch, round_id > step.warmup, step.literal)
         private = mean_of(confident_loss(found, batch.labels, beta), chosen)
-        _move(own.weights(1), gradients(private, own.weights(1)), own.train.lr / (1.0 + beta))
+        small = step.personal_lr * own.train.lr / (1.0 + beta)
+        _move(own.weights(1), gradients(private, own.weights(1)), small)
         losses = cross_entropy(own.networks[0](batch.images), batch.labels, reduction="none")
         fit = mean_of(losses, chosen)
         _move(own.weights(0), gradients(fit, own.weights(0)), own.train.lr)
@@ -139,7 +141,8 @@ def _single_step(
     outputs = own.networks[0](batch.images)
     chosen = _selected(outputs, batch, selects, step.literal)
     fit = mean_of(losses(outputs), chosen)
-    _move(own.weights(0), gradients(fit, own.weights(0)), lr)
+    size = lr if step.literal else step.personal_lr * lr
+    _move(own.weights(0), gradients(fit, own.weights(0)), size)
     return fit, chosen
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from raysim.core.selection import sieved
 from raysim.models.evaluation import score, top_accuracy
 from raysim.protocols import Client, ClientId, Context, State, Tree
 from raysim.settings import check, settings
@@ -76,8 +77,7 @@ def judge_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tu
     """Reply with a mask of the given labels that the client's model takes for right."""
     images, labels = client.world.images(client.sample_ids), client.record.labels
     found = client_logits(arguments["models"][arguments["own_group"]], images, arguments)
-    # log p_y >= mean_c log p_c: what all logits share drops out.
-    return memory, found[np.arange(len(labels)), labels] >= found.mean(axis=1)
+    return memory, sieved(found, labels)
 
 
 def record_scores(context: Context, scores: Mapping[ClientId, Mapping[str, float]]) -> None:

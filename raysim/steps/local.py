@@ -156,16 +156,18 @@ def client_logits(tree: Tree, images: np.ndarray, arguments: Mapping[str, Any]) 
     """Return the logits of a model on a client's images, by the run's kernel.
 
     ``batch_statistics`` among the arguments: batch norm by the batch, as random weights need it.
+    ``normed_rows``: images together where batch norm knows nothing else.
     """
     model, classes = arguments["model"], arguments["classes"]
     if arguments["kernel"] == "closed_form":
         form = closed_form(model, image_shape_of(images), classes)
         assert form is not None  # the kernel was chosen for this model
         return cohort_logits(form, tree, images)
-    own = bool(arguments.get("batch_statistics", False))
+    how = {
+        name: arguments[name] for name in ("batch_statistics", "normed_rows") if name in arguments
+    }
     with one_thread():
-        device = torch_device()
-        return logits(model, tree, images, classes=classes, device=device, batch_statistics=own)
+        return logits(model, tree, images, classes=classes, device=torch_device(), **how)
 
 
 def participants(

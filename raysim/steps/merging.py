@@ -5,6 +5,7 @@ Local work, then one model per group (Algorithm 1, lines 23-32).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -128,6 +129,6 @@ def with_initial(context: Context, state: State) -> State:
 
 
 def mean_loss(replies: Mapping[ClientId, Any]) -> float | None:
-    """Return the mean training loss of the clients that had samples."""
-    losses = [reply["loss"] for reply in replies.values() if reply["samples"]]
+    """Return the mean training loss of the clients that had samples to train on."""
+    losses = [reply["loss"] for reply in replies.values() if not math.isnan(reply["loss"])]
     return sum(losses) / len(losses) if losses else None

@@ -13,7 +13,7 @@ import numpy as np
 
 from raysim.core.selection import clean_posterior
 from raysim.models.augmentation import augmented
-from raysim.models.evaluation import sample_losses
+from raysim.models.evaluation import ROWS, rows_together, sample_losses
 from raysim.models.sessions import Session, gradients
 from raysim.models.soft_targets import mixed, prior_divergence, sharpened, soft_cross_entropy
 from raysim.models.training import Batch, diverged, local_optimizer
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 SMALLEST = 2
 """Samples of a part and of a batch: batch norm needs more than one."""
-CHUNK = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +81,9 @@ def plain_losses(own: Session, which: int) -> np.ndarray:
     network.eval()
     rows = []
     with torch.no_grad():
-        for start in range(0, len(own.labels), CHUNK):
-            images = own.images[start : start + CHUNK]
+        step = rows_together(network, ROWS, own.train.batch_size)
+        for start in range(0, len(own.labels), step):
+            images = own.images[start : start + step]
             # A copy in torch's own memory: BLAS may give other bits for another alignment.
             found = network(torch.tensor(images, dtype=torch.float32, device=own.device))
             rows.append(found.cpu().numpy())

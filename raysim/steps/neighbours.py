@@ -154,12 +154,17 @@ def _judged(own: Session, arguments: Mapping[str, Any]) -> np.ndarray:
 
 
 def _posterior(own: Session, tree: Tree, arguments: Mapping[str, Any]) -> np.ndarray:
-    return clean_posterior(sample_losses(client_logits(tree, own.images, arguments), own.labels))
+    return clean_posterior(sample_losses(_outputs(own, tree, arguments), own.labels))
+
+
+def _outputs(own: Session, tree: Tree, arguments: Mapping[str, Any]) -> np.ndarray:
+    """Return the logits of the client's own images, in batches as large as in training."""
+    return client_logits(tree, own.images, {**arguments, "normed_rows": own.train.batch_size})
 
 
 def _expertise(own: Session, tree: Tree, arguments: Mapping[str, Any]) -> float:
     """Return the accuracy on the client's own, partly wrong labels."""
-    found = client_logits(tree, own.images, arguments).argmax(axis=1)
+    found = _outputs(own, tree, arguments).argmax(axis=1)
     return float(np.mean(found == own.labels)) if len(own.labels) else 0.5
 
 

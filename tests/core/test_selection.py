@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.core.selection import clean_posterior, small_loss, smallest, unit_range
+from raysim.core.selection import clean_posterior, sieved, small_loss, smallest, unit_range
+from raysim.models.losses import confident_loss
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,32 @@ def test_what_is_left_out_is_nowhere_smaller(losses, count):
     assert mask.sum() == min(count, len(values))
     if mask.any() and not mask.all():
         assert values[mask].max() <= values[~mask].min()
+
+
+def test_losses_up_to_their_mean_are_kept():
+    # The mean loss of logits (3, 0, 0) is that of a logit of 1.
+    found = sieved(np.array([[3.0, 0.0, 0.0], [3.0, 0.0, 0.0]]), np.array([0, 1]))
+
+    assert found.tolist() == [True, False]
+
+
+def test_the_mean_loss_counts_impossible_classes_up_to_a_floor():
+    # Label 1 costs 25, eight classes would cost 50 each: their mean is 42.5, with the floor 16.6.
+    logits = np.array([[40.0, 15.0, *[-10.0] * 8]])
+
+    assert logits[0, 1] > logits.mean()
+    assert not sieved(logits, np.array([1])).any()
+
+
+@given(st.lists(st.lists(st.floats(-60, 60), min_size=3, max_size=3), min_size=1, max_size=9))
+def test_the_sieve_is_the_one_of_training(rows):
+    torch = pytest.importorskip("torch")
+    logits, labels = np.array(rows), np.arange(len(rows)) % 3
+
+    excess = confident_loss(torch.tensor(logits), torch.tensor(labels), 1.0).numpy()
+
+    clear = np.abs(excess) > 1e-9
+    assert (sieved(logits, labels) == (excess <= 0))[clear].all()
 
 
 def test_unit_range_worked_by_hand():

@@ -14,7 +14,7 @@ from raysim.models.evaluation import (
 )
 from raysim.models.params import initial_tree, load_tree
 from raysim.models.threads import one_thread
-from raysim.models.zoo import Logistic, SmallCnn
+from raysim.models.zoo import FourConv, Logistic, SmallCnn
 from raysim.seeding import stream
 
 SHAPE, CLASSES = (8, 8, 1), 4
@@ -139,6 +139,24 @@ def test_one_thread_holds_inside_and_restores_afterwards():
 
     assert inside == 1
     assert (after, after_error) == (2, 2)
+
+
+def test_images_that_are_normalised_together_run_in_batches_of_a_fixed_size():
+    images, _ = some_images(20)
+    images = np.pad(images, ((0, 0), (0, 0), (4, 4), (4, 4)))
+    trees = {
+        kept: initial_tree(FourConv(track_running_stats=kept), (16, 16, 1), CLASSES, seed=0)
+        for kept in (True, False)
+    }
+
+    def found(kept, images, rows):
+        model = FourConv(track_running_stats=kept)
+        return logits(model, trees[kept], images, classes=CLASSES, normed_rows=rows)
+
+    parts = [found(False, images[at : at + 8], 100) for at in (0, 8, 16)]
+    np.testing.assert_array_equal(found(False, images, 8), np.concatenate(parts))
+    assert not np.allclose(found(False, images, 8), found(False, images, 20), atol=1e-3)
+    np.testing.assert_array_equal(found(True, images, 8), found(True, images, 20))
 
 
 def test_top_accuracy_worked_by_hand():

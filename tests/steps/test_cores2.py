@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
 from raysim.steps.dual import DualStep, train_dual, train_sifted
+from raysim.steps.merging import with_initial
 
 MODEL = MODELS.get("logistic")()
 TRAIN = TrainSettings(epochs=1, batch_size=8, lr=0.3, order="stored")
@@ -86,6 +89,57 @@ def test_the_private_model_selects_for_plain_cross_entropy():
     np.testing.assert_allclose(shared, expected, atol=1e-6)
 
 
+def test_the_network_that_sieves_has_a_learning_rate_of_its_own():
+    images, labels, trees = samples()
+    starts = [tree["trainable"] for tree in trees]
+
+    def after(train, step):
+        with open_session(
+            MODEL, trees, images, labels, TRAIN, rng=stream(1, "test"), classes=3
+        ) as own:
+            train(own, step, round_id=3)
+            return [own.tree(i)["trainable"] - start for i, start in enumerate(starts)]
+
+    half = replace(STEP, personal_lr=0.5)
+    alone, slower = after(train_dual, STEP), after(train_dual, half)
+    np.testing.assert_allclose(slower[0], alone[0] / 2, atol=1e-6)
+    both, slower = after(train_sifted, STEP), after(train_sifted, half)
+    np.testing.assert_allclose(slower[1], both[1] / 2, atol=1e-6)
+    np.testing.assert_array_equal(slower[0], both[0])
+
+
+def test_private_models_start_from_the_first_global_one(bench):
+    made = bench([[0, 0], [1]], "model.name=logistic", "train.lr=1e-6", classes=2)
+    *_, stage = LocalCores2().stages(made.config)
+    state = State(groups={0: 0, 1: 0})
+    start = with_initial(made.round(), state).models["group/0"]
+    tree = made.federation.get(start)
+    trained = made.federation.put({**tree, "trainable": tree["trainable"] + 1})
+
+    stage.step(made.round(), replace(state, models={"group/0": trained, "start/0": start}))
+
+    for private in made.federation.map(private_task).values():
+        np.testing.assert_allclose(private, tree["trainable"], atol=1e-4)
+
+
+def test_the_first_global_model_is_kept(bench):
+    made = bench([[0, 0], [1]], "model.name=logistic", classes=2)
+    *_, stage = LocalCores2().stages(made.config)
+    state = State(groups={0: 0, 1: 0})
+    first = made.federation.get(with_initial(made.round(), state).models["group/0"])
+
+    for _ in range(2):
+        state = stage.step(made.round(), state)
+
+    kept, trained = (made.federation.get(state.models[name]) for name in ("start/0", "group/0"))
+    np.testing.assert_array_equal(kept["trainable"], first["trainable"])
+    assert not np.array_equal(trained["trainable"], first["trainable"])
+
+
+def private_task(client, memory, arguments):
+    return memory, memory["private/trainable"]
+
+
 @pytest.mark.parametrize(("method", "keeps"), [(GlobalCores2(), False), (LocalCores2(), True)])
 def test_only_the_local_form_keeps_a_model_at_the_client(bench, method, keeps):
     made = bench([[0, 0, 1], [], [1]], "model.name=logistic", "train.epochs=1", classes=2)
@@ -101,7 +155,7 @@ def memory_task(client, memory, arguments):
     return memory, sorted(memory)
 
 
-@pytest.mark.parametrize("wrong", [{"warmup": -1}, {"confidence": -0.5}])
+@pytest.mark.parametrize("wrong", [{"warmup": -1}, {"confidence": -0.5}, {"personal_lr": 0}])
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(SettingError, match=next(iter(wrong))):
         GlobalCores2(**wrong)

@@ -21,6 +21,7 @@ ROWS: Rows = {
         "full": ("method.pseudo_rounds=100",),
         "small/mnist": ("method.pseudo_rounds=20",),
         "small/cifar10": ("method.pseudo_rounds=9",),
+        "small/clothing1m": ("method.pseudo_rounds=40",),
     },
     # A benchmark set of 3 % of the training images.
     "mr": {
@@ -54,7 +55,11 @@ ROWS: Rows = {
         ),
         "small/mnist": ("method.iterations=2", "method.finetune_rounds=19"),
         "small/cifar10": ("method.iterations=2", "method.finetune_rounds=12"),
-        "small/clothing1m": ("method.relabel_ratio=0.8", "method.confidence=0.9"),
+        "small/clothing1m": (
+            "method.finetune_rounds=9",
+            "method.relabel_ratio=0.8",
+            "method.confidence=0.9",
+        ),
     },
     "without_distance": {"method": ("fedfixer",), "both": ("method.without=distance",)},
     "without_confidence": {"method": ("fedfixer",), "both": ("method.without=confidence",)},
@@ -62,10 +67,10 @@ ROWS: Rows = {
     "without_personal": {"method": ("fedfixer",), "both": ("method.without=personal",)},
 }
 _DUAL = ("fedfixer", *(row for row in ROWS if row.startswith("without_")))
+_CORES2 = ("cores2_local", "cores2_global")
 for _scale in ("full", "small"):  # zeta = eta / 2; beta = 1
-    for _row in _DUAL:
+    for _row in (*_DUAL, *_CORES2):
         ROWS.setdefault(_row, {})[f"{_scale}/mnist"] = ("method.personal_lr=0.5",)
-    for _row in (*_DUAL, "cores2_local", "cores2_global"):
         ROWS.setdefault(_row, {})[f"{_scale}/clothing1m"] = ("method.confidence=1",)
 
 NON_IID = (
