@@ -78,9 +78,9 @@ class LocalCores2(GlobalCores2):
 
     def _round(self, context: Context, state: State) -> State:
         if START not in state.models:
-            state = with_initial(context, state)
-            state = replace(state, models={**state.models, START: state.models[group_model(0)]})
-        start = state.models[START]
+            first = with_initial(context, replace(state, models={})).models[group_model(0)]
+            state = replace(state, models={START: first, group_model(0): first, **state.models})
+        start = state.models[START]  # no message: clients draw it themselves, by the common seed
         return baseline_round(private_sieve_task, context, state, step=self._step(), start=start)
 
 

@@ -2,9 +2,10 @@
 
 The loss is the paper's; ``parity: code`` is the released one, which feeds the mixed probabilities
 into a softmax once more and takes the entropy of a softmax of a softmax.
-Deviations: the fit has no floor under its logarithm, under which a sure network would not learn
-from a label it holds for wrong; colours are changed relative to an image's own range, since clients
-do not know how images were normalised (models/views.py).
+Its logarithm has no floor, under which a sure network would not learn from a label it holds for
+wrong.
+Deviation from the released code: colours are changed relative to an image's own range, since
+clients do not know how images were normalised (models/views.py).
 """
 
 from __future__ import annotations

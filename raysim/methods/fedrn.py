@@ -2,8 +2,8 @@
 
 Deviations from the paper: the client's own judge is its own last local model (the released code;
 line 13 is ambiguous); a client that never uploaded is nobody's neighbour and judges with the
-received model alone; similarity and expertise are scaled over the clients that have uploaded;
-samples are judged, and expertise is measured, without augmentation.
+received model alone; similarity and expertise are scaled over the clients that have uploaded.
+From the released code: samples are judged, and expertise is measured, without augmentation.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class DualStep:
     distance: float = 0.0
     """lambda."""
     personal_lr: float = 1.0
-    """zeta as a multiple of train.lr; of every step by the loss, as in the released code."""
+    """zeta as a multiple of train.lr; also of w's own step where w selects (released code)."""
     inner_steps: int = 1
     alternate: bool = True
     """Each model selects for the other one."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import product
+
 import pytest
 
 from raysim.config import choice_name
@@ -90,6 +93,39 @@ def test_rows_are_methods_with_settings_of_their_own():
     how = corrected.method
     assert (how.iterations, how.finetune_rounds, how.mixup) == (5, 200, 0.0)
     assert corrected.train.rounds == 5 + 200 + 200
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_cores2_sieves_at_the_personal_rate(scale):
+    for row in ("cores2_local", "cores2_global"):
+        mnist = config_of("fedfixer/table2", f"mnist/iid/rho0_tau0/{row}", scale)
+        cifar = config_of("fedfixer/table2", f"cifar10/iid/rho0_tau0/{row}", scale)
+        assert (mnist.method.personal_lr, cifar.method.personal_lr) == (0.5, 1.0)
+
+
+def test_clipfls_small_setting_steps_a_tenth_without_its_soft_loss():
+    lr = {
+        row: config_of("clipfl/table3", f"cifar10/iid/mu0.8/{row}", "small").train.lr
+        for row in ("fedavg", "clipfl", "fedcorr", "fedlsr")
+    }
+    assert lr == {"fedavg": 0.1, "clipfl": 0.1, "fedcorr": 0.01, "fedlsr": 0.01}
+
+
+@pytest.mark.parametrize(("dataset", "scale"), [*product(("cifar10", "cifar100"), SCALES)])
+def test_clipfls_synthetic_set_is_twice_the_clean_one(dataset, scale):
+    cell = f"{dataset}/iid/mu0.8/fedavg+clipfl_synthetic"
+    found = config_of("clipfl/table4", cell, scale)
+
+    assert found.method.validation.per_class == 2 * found.data.server.per_class
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_clipfls_fedcorr_visits_everyone_in_eight_turns(scale):
+    found = config_of("clipfl/table3", "cifar10/iid/mu0.8/fedcorr", scale)
+    clients = found.data.partition.clients
+
+    size = math.floor(found.method.sweep_fraction * clients)
+    assert (math.ceil(clients / size), found.method.iterations) == (8, 1)
 
 
 def test_fedrn_full_is_the_papers_setting():

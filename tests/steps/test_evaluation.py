@@ -191,6 +191,18 @@ def test_final_models_judge_the_given_labels(bench, kernel):
     assert context.entry["judged"]["recall"] == pytest.approx(0.75)
 
 
+def test_an_impossible_class_counts_little_in_the_mean_of_the_losses(bench):
+    # Logits (40, 15, -10, ...): label 1 is above their mean, but not with the floor of CORES2.
+    made = bench([[1, 0]], classes=10)
+    flat = np.array([*[0.0] * 40, 40.0, 15.0, *[-10.0] * 8], np.float32)
+    model = made.federation.put({"trainable": flat, "buffers": np.zeros(0, np.float32)})
+    context = made.round(last=True)
+
+    judge_labels(context, State(groups={0: 0}, models={"group/0": model}))
+
+    assert context.entry["judged"]["recall"] == pytest.approx(0.5)
+
+
 def test_labels_are_judged_only_when_asked_and_at_the_end(bench):
     for asked, last in ((False, True), (True, False), (True, True)):
         made = clients(bench, 2, f"evaluate.f_score={str(asked).lower()}")

@@ -36,8 +36,11 @@ ROWS: Rows = {
     "fedavg+clipfl_synthetic": {
         "method": ("clipfl",),
         "both": ("method.validation.kind=generated",),
-        "small/cifar10": ("method.validation.per_class=200",),
+        # 10,000 images, twice as many as there are clean ones
         "full/cifar10": ("method.validation.per_class=1000",),
+        "full/cifar100": ("method.validation.per_class=100",),
+        "small/cifar10": ("method.validation.per_class=200",),
+        "small/cifar100": ("method.validation.per_class=40",),
     },
 }
 for _name, _how in OPTIMIZERS.items():

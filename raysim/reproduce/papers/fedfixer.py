@@ -15,7 +15,8 @@ ROWS: Rows = {
         "method": ("single",),
         "both": ("train.proximal=0.01", "train.weight_decay=0.001"),
     },
-    # T_pl = 100 of 200 and 450 rounds; features detached, as in the code that gave the numbers.
+    # T_pl = 100 of 200 and 450 rounds, so never in Clothing1M's 50; features detached, as in the
+    # code that gave the numbers.
     "rfl": {
         "both": ("method.parity=code",),
         "full": ("method.pseudo_rounds=100",),
