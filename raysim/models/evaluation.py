@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from raysim.protocols import Tree
 
 if TYPE_CHECKING:
     import torch
-
 
 ROWS = 512
 """Images that run through a network together."""
@@ -54,28 +54,42 @@ def logits(
     With ``batch_statistics`` batch norm uses each batch's own mean and variance, since the running
     ones of fresh weights say nothing.
     """
-    import torch
-
     module = module_for(model, image_shape_of(images), classes, device=device)
     load_tree(module, tree)
     module.train(batch_statistics)
-    out = np.empty((len(images), classes), dtype=np.float32)
-    with seeded(0, device), torch.inference_mode():
-        step = rows_together(module, batch_size, normed_rows)
-        for start in range(0, len(images), step):
-            rows = slice(start, start + step)
-            # A copy in torch's own memory: BLAS may give other bits for another alignment.
-            batch = torch.tensor(images[rows], dtype=torch.float32, device=device)
-            out[rows] = module(batch).cpu().numpy()
-    return out
+    with seeded(0, device):
+        return in_parts(
+            module, images, classes, rows=batch_size, normed_rows=normed_rows, device=device
+        )
 
 
-def rows_together(module: torch.nn.Module, rows: int, normed_rows: int) -> int:
-    """Return how many images to run together: ``normed_rows`` if the network norms by them."""
+def in_parts(
+    network: torch.nn.Module,
+    images: np.ndarray,
+    width: int,
+    *,
+    rows: int = ROWS,
+    normed_rows: int,
+    device: str,
+    run: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> np.ndarray:
+    """Return what ``run`` (default: the network) makes of the images, float32 (N, width).
+
+    ``rows`` of them at a time, ``normed_rows`` if the network's batch norm keeps no statistics.
+    """
+    import torch
     from torch.nn.modules.batchnorm import _BatchNorm
 
-    norms = (part for part in module.modules() if isinstance(part, _BatchNorm))
-    return normed_rows if any(not norm.track_running_stats for norm in norms) else rows
+    norms = (part for part in network.modules() if isinstance(part, _BatchNorm))
+    step = normed_rows if any(not norm.track_running_stats for norm in norms) else rows
+    out = np.empty((len(images), width), dtype=np.float32)
+    with torch.inference_mode():
+        for start in range(0, len(images), step):
+            part = slice(start, start + step)
+            # A copy in torch's own memory: BLAS may give other bits for another alignment.
+            batch = torch.tensor(images[part], dtype=torch.float32, device=device)
+            out[part] = (run or network)(batch).cpu().numpy()
+    return out
 
 
 def predict(

@@ -6,13 +6,14 @@ This module imports torch when a session is opened, not before.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raysim.models.evaluation import in_parts
 from raysim.models.params import image_shape_of, load_tree, module_for, seeded, to_tree
 from raysim.models.training import Batch, TrainSettings, batches, diverged, local_optimizer
 from raysim.models.zoo import Model
@@ -98,6 +99,19 @@ class Session:
         for _, batch in self.batches(among, epochs=epochs):
             loss = cross_entropy(network(batch.images), batch.labels)
             update(gradients(loss, weights))
+
+    def looked_at(
+        self, which: int, run: Callable[[torch.Tensor], torch.Tensor], width: int
+    ) -> np.ndarray:
+        """Return what ``run`` makes of all images, (N, width), the network in evaluation mode.
+
+        In batches as large as in training where batch norm knows nothing but its batch.
+        """
+        network = self.networks[which].eval()
+        rows = self.train.batch_size
+        found = in_parts(network, self.images, width, normed_rows=rows, device=self.device, run=run)
+        network.train()
+        return found
 
     @contextmanager
     def statistics(self, which: int, *, times: int) -> Iterator[None]:

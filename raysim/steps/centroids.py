@@ -10,7 +10,6 @@ import numpy as np
 
 from raysim.core.centroids import class_means, cosine, merged, moved, nearest_class
 from raysim.core.selection import small_loss
-from raysim.models.evaluation import ROWS, rows_together
 from raysim.models.params import layout
 from raysim.models.sessions import Session, gradients
 from raysim.models.soft_targets import prediction_entropy
@@ -113,19 +112,15 @@ def looked_at(own: Session) -> tuple[np.ndarray, np.ndarray]:
     """Return features (N, D) and predicted classes (N,) by the received model, as it predicts."""
     import torch
 
-    network = own.networks[0].eval()
-    features = np.empty((len(own.labels), network.head.in_features), dtype=np.float32)
-    predicted = np.empty(len(own.labels), dtype=np.int64)
-    with torch.inference_mode():
-        step = rows_together(network, ROWS, own.train.batch_size)
-        for start in range(0, len(own.labels), step):
-            rows = slice(start, start + step)
-            images = torch.tensor(own.images[rows], dtype=torch.float32, device=own.device)
-            found = network.features(images)
-            features[rows] = found.cpu().numpy()
-            predicted[rows] = network.head(found).argmax(dim=1).cpu().numpy()
-    network.train()
-    return features, predicted
+    network = own.networks[0]
+    width = network.head.in_features
+
+    def both(images: torch.Tensor) -> torch.Tensor:
+        found = network.features(images)
+        return torch.cat([found, network.head(found)], dim=1)
+
+    found = own.looked_at(0, both, width + own.classes)
+    return found[:, :width].copy(), found[:, width:].argmax(axis=1)
 
 
 def train_by_centroids(

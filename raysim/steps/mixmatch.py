@@ -13,7 +13,7 @@ import numpy as np
 
 from raysim.core.selection import clean_posterior
 from raysim.models.augmentation import augmented
-from raysim.models.evaluation import ROWS, rows_together, sample_losses
+from raysim.models.evaluation import sample_losses
 from raysim.models.sessions import Session, gradients
 from raysim.models.soft_targets import mixed, prior_divergence, sharpened, soft_cross_entropy
 from raysim.models.training import Batch, diverged, local_optimizer
@@ -75,20 +75,7 @@ def train_divided(own: Session, step: MixStep, *, round_id: int) -> np.ndarray:
 
 def plain_losses(own: Session, which: int) -> np.ndarray:
     """Return the cross-entropy (N,) of a network with the labels, in evaluation mode."""
-    import torch
-
-    network = own.networks[which]
-    network.eval()
-    rows = []
-    with torch.no_grad():
-        step = rows_together(network, ROWS, own.train.batch_size)
-        for start in range(0, len(own.labels), step):
-            images = own.images[start : start + step]
-            # A copy in torch's own memory: BLAS may give other bits for another alignment.
-            found = network(torch.tensor(images, dtype=torch.float32, device=own.device))
-            rows.append(found.cpu().numpy())
-    network.train()
-    outputs = np.concatenate([np.zeros((0, own.classes), np.float32), *rows])
+    outputs = own.looked_at(which, own.networks[which], own.classes)
     losses = sample_losses(outputs, own.labels)
     if not np.isfinite(losses).all():
         raise diverged(own.train, own.train.epochs, 2, "a sample's loss is not finite")
