@@ -14,7 +14,7 @@ from string import Formatter
 from typing import Any, Literal
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from raysim.bundled import find_config
 from raysim.data.world import DataSettings
@@ -34,6 +34,7 @@ from raysim.steps.evaluation import EvaluateSettings
 from raysim.steps.server import ServerSettings
 
 _MISSING = object()
+FINITE = ConfigDict(allow_inf_nan=False)
 
 
 @settings
@@ -335,7 +336,7 @@ def _leaf(hint: Any, value: object, path: str) -> Any:
         if isinstance(value, bool) and bool not in (hint, *typing.get_args(hint)):
             kinds = "a word" if words else "a number"
             raise ConfigError(f"{path} must be {kinds}, got {value!r}; yes and no are not")
-        return TypeAdapter(hint).validate_python(value)
+        return TypeAdapter(hint, config=FINITE).validate_python(value)
     except ValidationError as wrong:
         rules = [error["msg"].removeprefix("Input should be ") for error in wrong.errors()]
         rule = " or ".join(dict.fromkeys(rules))

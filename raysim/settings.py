@@ -15,7 +15,7 @@ import difflib
 import importlib
 import importlib.metadata
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Generic, TypeVar, dataclass_transform
 
@@ -57,8 +57,12 @@ class Registry(Generic[T]):
     The modules that hold them are imported on first use.
     """
 
-    def __init__(self, what: str, *, key: str, home: str) -> None:
+    def __init__(
+        self, what: str, *, key: str, home: str, other_names: Mapping[str, str] | None = None
+    ) -> None:
         self.what, self.key, self._home = what, key, home
+        self._other_names = other_names or {}
+        """Names that people know from elsewhere, and what stands for them here."""
         self._classes: dict[str, type[T]] = {}
         self._loaded = False
 
@@ -87,9 +91,10 @@ class Registry(Generic[T]):
         """Return the class called ``name``; a wrong name is an error with a suggestion."""
         self._load()
         if name not in self._classes:
+            ours = self._other_names.get(name)
+            hint = f"; here it is {ours}" if ours else did_you_mean(name, self.names())
             raise ConfigError(
-                f"unknown {self.what} {name!r}{did_you_mean(name, self.names())}; one of: "
-                f"{', '.join(self.names())}"
+                f"unknown {self.what} {name!r}{hint}; one of: {', '.join(self.names())}"
             )
         return self._classes[name]
 

@@ -9,7 +9,10 @@ import types
 
 import pytest
 
+from raysim.config import load_config
+from raysim.data.noise import NOISE
 from raysim.errors import ConfigError
+from raysim.methods import METHODS
 from raysim.settings import Registry, SettingError, check, choice, did_you_mean, settings
 
 
@@ -105,6 +108,27 @@ def test_an_unknown_name_is_an_error_with_a_suggestion_and_the_list():
 
     said = "unknown shape 'cirle'; did you mean circle?; one of: circle, square"
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("method=fedavg", "unknown method 'fedavg'; here it is single; one of: "),
+        ("data.noise=mixed", "unknown noise model 'mixed'; here it is ramp with flips mixed; one"),
+    ],
+)
+def test_a_name_from_elsewhere_is_told_ours(override, hint):
+    with pytest.raises(ConfigError) as caught:
+        load_config("quickstart", [override])
+
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("registry", [METHODS, NOISE])
+def test_what_stands_for_names_from_elsewhere_is_there(registry):
+    for other, ours in registry._other_names.items():
+        assert other not in registry.names()
+        assert ours.split()[0] in registry.names()
 
 
 def test_two_classes_cannot_share_a_name():

@@ -112,8 +112,8 @@ def stages_of(config: Any) -> tuple[Stage, ...]:
         return stages
     if "correct" in [stage.name for stage in stages]:
         raise ConfigError(
-            f"correct.before is {before!r}, but {config.method_label} repairs labels itself; "
-            "leave correct out, or choose a method without it"
+            f"correct.before is {before!r}, but this method repairs labels itself; leave correct "
+            "out, or choose a method without it"
         )
     return with_correction(stages, before, config.correct.how)
 

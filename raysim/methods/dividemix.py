@@ -46,7 +46,9 @@ class DivideMix(Centralised):
         Centralised.__post_init__(self)
         ok = 0 < self.threshold < 1
         check(ok, "threshold", "must be above 0 and below 1", got=self.threshold, do="try 0.5")
-        for name, typical in (("temperature", "0.5"), ("mixing", "4"), ("mixture_steps", "100")):
+        ok = self.temperature >= 0.1  # below, powers of p vanish in float32
+        check(ok, "temperature", "must be at least 0.1", got=self.temperature, do="try 0.5")
+        for name, typical in (("mixing", "4"), ("mixture_steps", "100")):
             value = getattr(self, name)
             check(value > 0, name, "must be above 0", got=value, do=f"try {typical}")
         for name, typical in (("unlabelled", "25"), ("ramp_rounds", "16")):

@@ -46,7 +46,18 @@ class Noise(Protocol):
         ...
 
 
-NOISE: Registry[Noise] = Registry("noise model", key="kind", home="raysim.data.noise")
+NOISE: Registry[Noise] = Registry(
+    "noise model",
+    key="kind",
+    home="raysim.data.noise",
+    other_names={
+        "mixed": "ramp with flips mixed",
+        "linear": "ramp",
+        "pairflip": "asymmetric",
+        "cifar10n": "human",
+        "cifar100n": "human",
+    },
+)
 
 
 @NOISE.register("none")

@@ -22,7 +22,7 @@ from raysim.settings import check, settings
 @NOISE.register("ramp")
 @settings
 class Ramp:
-    """Client i of K has a share of wrong labels that grows linearly with i (FedRN)."""
+    """Noise grows linearly from client to client; symmetric, asymmetric or mixed flips (FedRN)."""
 
     low: float = 0.0
     """Share of wrong labels of the first client."""
