@@ -49,11 +49,11 @@ class RoundContext:
         """Return other images as model input."""
         return self.world.prepared(images)
 
-    def privilege(self, name: str) -> Any:
+    def privilege(self, name: str, labels: Mapping[ClientId, np.ndarray] | None = None) -> Any:
         """Hand out the truth to methods that declare it."""
         if name not in self.config.method.privileges:
             raise ConfigError(f"this method does not declare the privilege {name!r}")
-        return {"tasks": self.evaluator.tasks, "clean": self.evaluator.clean}[name]()
+        return self.evaluator.clean(labels) if name == "clean" else self.evaluator.tasks()
 
     def record(self, **values: Any) -> None:
         """Add to the round's record."""
@@ -88,14 +88,18 @@ class RoundContext:
         self.entry["phases"] = self.evaluator.phases(before, after, decided)
 
     def observe_selection(
-        self, selected: Mapping[ClientId, np.ndarray], *, by: str = "selection"
+        self,
+        selected: Mapping[ClientId, np.ndarray],
+        *,
+        labels: Mapping[ClientId, np.ndarray] | None = None,
+        by: str = "selection",
     ) -> None:
         """Record how well samples judged clean are those with a right label."""
-        scored = self.evaluator.selection(selected)
+        scored = self.evaluator.selection(selected, labels)
         if scored is not None:  # None: the truth is not known
             self.entry[by], scores = scored
-            self.entry[f"{by}_of_wrong"] = self.evaluator.detection(selected)
-            self.artifact("client_f_score", scores)
+            self.entry[f"{by}_of_wrong"] = self.evaluator.detection(selected, labels)
+            self.artifact("client_f_score" + ("" if by == "selection" else f"_{by}"), scores)
 
     def observe_noisy(
         self,

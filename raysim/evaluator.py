@@ -27,14 +27,17 @@ from raysim.core.metrics import (
 )
 from raysim.protocols import ClientId, GroupId
 
+Labels = Mapping[ClientId, np.ndarray]
+"""Labels of clients."""
+
 
 class Evaluator:
     """True labels and true tasks, in the driver."""
 
     def __init__(
         self,
-        true: Mapping[ClientId, np.ndarray],
-        given: Mapping[ClientId, np.ndarray],
+        true: Labels,
+        given: Labels,
         task_of: Any,
     ) -> None:
         self._true, self._given = dict(true), dict(given)
@@ -54,7 +57,7 @@ class Evaluator:
             "purity": purity(found, tasks),
         }
 
-    def labels(self, corrected: Mapping[ClientId, np.ndarray]) -> dict[str, Any] | None:
+    def labels(self, corrected: Labels) -> dict[str, Any] | None:
         """Score corrected labels (metrics.md section 3).
 
         Clients not named keep their given ones.
@@ -64,8 +67,8 @@ class Evaluator:
 
     def phases(
         self,
-        before: Mapping[ClientId, np.ndarray],
-        after: Mapping[ClientId, np.ndarray],
+        before: Labels,
+        after: Labels,
         decided: Mapping[ClientId, Mapping[int, int | None]],
     ) -> dict[str, int]:
         """Score the two phases of FB-NLL's correction, summed over the clients."""
@@ -74,37 +77,37 @@ class Evaluator:
         ]
         return {name: sum(own[name] for own in found) for name in found[0]} if found else {}
 
-    def kept(self, corrected: Mapping[ClientId, np.ndarray]) -> dict[ClientId, np.ndarray]:
+    def kept(self, corrected: Labels) -> dict[ClientId, np.ndarray]:
         """Return which labels a correction kept: those it takes for right."""
         return {k: labels == self._given[k] for k, labels in corrected.items()}
 
     def selection(
-        self, selected: Mapping[ClientId, np.ndarray]
+        self, selected: Mapping[ClientId, np.ndarray], labels: Labels | None = None
     ) -> tuple[dict[str, float | None], np.ndarray] | None:
         """Score samples taken for rightly labelled (metrics.md sections 5 and 6).
 
-        Return the means over the clients named, and every client's F-score (K,), NaN where it is
-        undefined.
+        ``labels`` are those that were judged, default the given ones. Return the means over the
+        clients named, and every client's F-score (K,), NaN where it is undefined.
         """
-        found = {
-            k: clean_selection(self._true[k], self._given[k], mask) for k, mask in selected.items()
-        }
+        judged = self._given if labels is None else labels
+        found = {k: clean_selection(self._true[k], judged[k], mask) for k, mask in selected.items()}
         scores = [found.get(k, {}).get("f_score") for k in sorted(self._true)]
         known = np.array([np.nan if score is None else score for score in scores])
         return _means(list(found.values())), known
 
-    def detection(self, selected: Mapping[ClientId, np.ndarray]) -> dict[str, Any] | None:
+    def detection(
+        self, selected: Mapping[ClientId, np.ndarray], labels: Labels | None = None
+    ) -> dict[str, Any] | None:
         """Score the samples that were not taken, as those with wrong labels (section 6).
 
         And count the clients named of whom nothing was taken.
         """
-        found = [
-            noise_detection(self._true[k], self._given[k], mask) for k, mask in selected.items()
-        ]
+        judged = self._given if labels is None else labels
+        found = [noise_detection(self._true[k], judged[k], mask) for k, mask in selected.items()]
         return {**_means(found), "empty": sum(not mask.any() for mask in selected.values())}
 
     def arrays(
-        self, what: str, classes: int, labels: Mapping[ClientId, np.ndarray] | None = None
+        self, what: str, classes: int, labels: Labels | None = None
     ) -> dict[str, np.ndarray]:
         """Return what reports show of labels, by name; ``labels`` default to the given ones.
 
@@ -153,12 +156,13 @@ class Evaluator:
         """Return the true group of every client: a declared privilege of the optimum baseline."""
         return {k: int(self._task_of[k]) for k in sorted(self._true)}
 
-    def clean(self) -> dict[ClientId, np.ndarray]:
-        """Return which given labels are right: a declared privilege of the oracle baseline."""
-        return {k: self._true[k] == self._given[k] for k in sorted(self._true)}
+    def clean(self, labels: Labels | None = None) -> dict[ClientId, np.ndarray]:
+        """Return which labels (default: the given ones) are right: a privilege of the oracle."""
+        judged = self._given if labels is None else labels
+        return {k: self._true[k] == judged[k] for k in sorted(judged)}
 
     @staticmethod
-    def _all(labels: Mapping[ClientId, np.ndarray]) -> np.ndarray:
+    def _all(labels: Labels) -> np.ndarray:
         return np.concatenate([labels[k] for k in sorted(labels)])
 
 
@@ -174,9 +178,7 @@ def _means(scores: Sequence[Mapping[str, float | None]]) -> dict[str, float | No
 class BlindEvaluator(Evaluator):
     """For data whose true labels nobody knows: what needs them is left out, never invented."""
 
-    def __init__(
-        self, given: Mapping[ClientId, np.ndarray], task_of: Any, *, knows_tasks: bool
-    ) -> None:
+    def __init__(self, given: Labels, task_of: Any, *, knows_tasks: bool) -> None:
         super().__init__(given, given, task_of)
         self._knows_tasks = knows_tasks
 
@@ -187,21 +189,25 @@ class BlindEvaluator(Evaluator):
         """Score a grouping against the tasks where they are known."""
         return super().groups(groups) if self._knows_tasks else {}
 
-    def labels(self, corrected: Mapping[ClientId, np.ndarray]) -> None:
+    def labels(self, corrected: Labels) -> None:
         """Unknown."""
 
     def phases(self, *args: Any) -> dict[str, int]:
         """Nothing is known of them."""
         return {}
 
-    def selection(self, selected: Mapping[ClientId, np.ndarray]) -> None:
+    def selection(
+        self, selected: Mapping[ClientId, np.ndarray], labels: Labels | None = None
+    ) -> None:
         """Unknown."""
 
-    def detection(self, selected: Mapping[ClientId, np.ndarray]) -> None:
+    def detection(
+        self, selected: Mapping[ClientId, np.ndarray], labels: Labels | None = None
+    ) -> None:
         """Unknown."""
 
     def arrays(
-        self, what: str, classes: int, labels: Mapping[ClientId, np.ndarray] | None = None
+        self, what: str, classes: int, labels: Labels | None = None
     ) -> dict[str, np.ndarray]:
         """Return the counts per client alone."""
         name = f"labels_{what}"

@@ -40,6 +40,8 @@ from raysim.runtime.run_folder import RunFolder, records_digest
 from raysim.runtime.storage import below
 from raysim.trackers import check_trackers, tracking
 
+FINAL = ("top5", "noisy_clients", "selection", "selection_of_wrong", "judged", "judged_of_wrong")
+"""Records of which the newest is part of the result."""
 FREE_TO_CHANGE = ("runtime", "checkpoint", "output", "track")
 """Sections that do not touch a run's bits, so that --resume accepts other values."""
 SMALL_JOB = 2e11
@@ -239,7 +241,7 @@ class Experiment:
             "groups": grouping.get("groups"),
             "labels": labels or {"noise_before": before, "noise_after": before},
             "correction": correction(records),
-            "noisy_clients": newest(records, "noisy_clients"),
+            **{name: newest(records, name) for name in FINAL},
             "association": association(records),
             "bytes": {way: sum(sent.values()) for way, sent in messages.items()},
             "messages": messages,

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Any]
+CLIENT_ARRAYS = {
+    "client_noise_given": "noise_given",
+    "client_noise_corrected": "noise_corrected",
+    "client_f_score": "f_score",
+    "client_f_score_judged": "f_score_judged",
+}
+"""Arrays of a run with a value per client, and their columns."""
 
 
 def frame(rows: Sequence[Row]) -> pd.DataFrame:
@@ -45,9 +52,7 @@ def client_rows(
         "samples": facts.get("sizes", ()),
         "group": _newest(records, "groups") or (),
         "accuracy": _newest(records, "per_client") or (),
-        "noise_given": noise.get("client_noise_given", ()),
-        "noise_corrected": noise.get("client_noise_corrected", ()),
-        "f_score": noise.get("client_f_score", ()),
+        **{column: noise.get(name, ()) for name, column in CLIENT_ARRAYS.items()},
     }
     count = max((len(values) for values in found.values()), default=0)
     return [

@@ -269,10 +269,11 @@ class Context(Protocol):
         """Return images of the server's own, uint8 (N, H, W, C), prepared like training images."""
         ...
 
-    def privilege(self, name: str) -> Any:
+    def privilege(self, name: str, labels: Mapping[ClientId, np.ndarray] | None = None) -> Any:
         """Return knowledge that only a method declaring it in ``privileges`` may use.
 
-        "tasks": the true task of every client; "clean": which of its given labels are right.
+        "tasks": the true task of every client; "clean": which of its ``labels``, default the given
+        ones, are right.
         """
         ...
 
@@ -305,11 +306,16 @@ class Context(Protocol):
         ...
 
     def observe_selection(
-        self, selected: Mapping[ClientId, np.ndarray], *, by: str = "selection"
+        self,
+        selected: Mapping[ClientId, np.ndarray],
+        *,
+        labels: Mapping[ClientId, np.ndarray] | None = None,
+        by: str = "selection",
     ) -> None:
         """Let the evaluator score which samples are judged to be labelled right.
 
-        ``by`` is the record's name for who judges: the method, or its final model ("judged").
+        ``labels`` are the judged ones (default: the given ones); ``by`` is the record's name for
+        who judges: the method, or its final model ("judged").
         """
         ...
 

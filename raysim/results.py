@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysim.errors import DataError
-from raysim.frames import client_rows, frame, round_rows, summary_row
+from raysim.frames import CLIENT_ARRAYS, client_rows, frame, round_rows, summary_row
 from raysim.runtime.finding import find_runs
 from raysim.runtime.run_folder import RunFolder
 from raysim.runtime.storage import Place, absolute
@@ -141,9 +141,7 @@ class RunResult:
     def _client_rows(self) -> list[dict[str, Any]]:
         facts = self.environment.get("federation", {})
         noise: dict[str, list[float]] = {
-            name: self.artifact(name).tolist()
-            for name in ("client_noise_given", "client_noise_corrected", "client_f_score")
-            if name in self.artifacts
+            name: self.artifact(name).tolist() for name in self.artifacts if name in CLIENT_ARRAYS
         }
         return client_rows(self.config, self.records, facts, noise)
 

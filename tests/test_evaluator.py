@@ -136,6 +136,19 @@ def test_selected_samples_are_scored_per_client_then_averaged():
     np.testing.assert_array_equal(scores, [0.5, np.nan, 1.0])
 
 
+def test_a_selection_among_other_labels_is_scored_by_those():
+    # Client 0 as it was repaired: right at 0 and 1. Selected 0, 1 -> all scores 1; 2 is wrong.
+    labels = {0: np.where([True, True, False], TRUE[0], TRUE[0] + 1)}
+    mask = {0: np.array([True, True, False])}
+    perfect = {"precision": 1.0, "recall": 1.0, "f_score": 1.0}
+
+    assert evaluator().selection(mask, labels)[0] == perfect
+    assert evaluator().detection(mask, labels) == {**perfect, "empty": 0}
+    assert evaluator().selection(mask)[0] != perfect
+    assert evaluator().clean(labels)[0].tolist() == [True, True, False]
+    assert evaluator().clean().keys() == {0, 1, 2}
+
+
 def test_clients_without_a_selection_have_no_score():
     means, scores = evaluator().selection({2: np.array([True, False, False])})
 

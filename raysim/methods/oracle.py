@@ -13,6 +13,7 @@ from raysim.methods.centralised import refuse_other_training
 from raysim.methods.clustered import clustered_stages, one_group
 from raysim.protocols import Client, Context, Contribution, Stage, State, Tree
 from raysim.settings import settings
+from raysim.steps.local import repaired_labels
 from raysim.steps.merging import chosen_clients, evaluated, train_groups_by
 from raysim.steps.sessions import client_session, sent_model
 
@@ -34,8 +35,8 @@ class Oracle:
         return clustered_stages(config, group=one_group, train=self._round)
 
     def _round(self, context: Context, state: State) -> State:
-        clean = context.privilege("clean")
         chosen = chosen_clients(context)
+        clean = context.privilege("clean", repaired_labels(context, chosen))
         state, _ = train_groups_by(
             train_clean_task,
             context,

@@ -74,5 +74,4 @@ def selfie_task(
         )
         known, clean = train_refurbished(own, arguments["step"], known, select=select)
         memory = {**memory, HISTORY: known.history, LABELS: known.labels}
-        judged: dict[str, Any] = {"selected": clean} if select else {}
-        return memory, sent_model(own, arguments, **judged)
+        return memory, sent_model(own, arguments, selected=clean if select else None)

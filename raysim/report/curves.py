@@ -118,25 +118,45 @@ def relevance_figure(setting: str, series: Sequence[Series]) -> Figure:
 
 
 def f_score_figure(setting: str, series: Sequence[Series]) -> Figure:
-    """Return the F-scores of clients' labels judged clean (FedFixer, Fig. 3)."""
-    values = {}
-    for one in series:
-        found = [run.artifact("client_f_score", 1) for run in one.runs]
-        known = [array[np.isfinite(array)] for array in found if array is not None]
-        if known and len(pooled := np.concatenate(known)):
-            values[one.label] = [float(v) for v in pooled]
-    return _violins(
+    """Return the F-scores of clients' labels judged clean by the method itself."""
+    return _f_scores(
         Figure(
             "f-score",
             f"F-score over clients: {setting}",
-            "F-score of every client's labels judged clean, all seeds together; clients where it "
-            "is undefined are left out (FedFixer, Fig. 3).",
+            "F-score of every client's labels judged clean, by the method's newest judgement, all "
+            "seeds together; clients where it is undefined are left out.",
         ),
-        values,
-        "F-score of labels judged clean",
-        "No run has artifacts/client_f_score.npy: no method of these runs judges single labels, "
-        "or an older raysim ran them.",
+        series,
+        "client_f_score",
+        "no method of these runs judges single labels, or an older raysim ran them.",
     )
+
+
+def judged_figure(setting: str, series: Sequence[Series]) -> Figure:
+    """Return the F-scores of labels judged clean by the final models (FedFixer, Fig. 3)."""
+    return _f_scores(
+        Figure(
+            "f-score-judged",
+            f"F-score over clients, by the final models: {setting}",
+            "F-score of every client's given labels judged clean by its final model, one rule for "
+            "all methods (FedFixer, Fig. 3), all seeds together; clients where it is undefined are "
+            "left out.",
+        ),
+        series,
+        "client_f_score_judged",
+        "set evaluate.f_score to have it recorded.",
+    )
+
+
+def _f_scores(figure: Figure, series: Sequence[Series], name: str, why: str) -> Figure:
+    values = {}
+    for one in series:
+        found = [run.artifact(name, 1) for run in one.runs]
+        known = [array[np.isfinite(array)] for array in found if array is not None]
+        if known and len(pooled := np.concatenate(known)):
+            values[one.label] = [float(v) for v in pooled]
+    lacking = f"No run has artifacts/{name}.npy: {why}"
+    return _violins(figure, values, "F-score of labels judged clean", lacking)
 
 
 def client_accuracy_figure(setting: str, series: Sequence[Series]) -> Figure:

@@ -27,6 +27,7 @@ def make_figures(series: Sequence[Series]) -> list[Figure]:
                 curves.relevance_figure(setting, own),
                 curves.selection_figure(setting, own),
                 curves.f_score_figure(setting, own),
+                curves.judged_figure(setting, own),
                 curves.communication_figure(setting, own),
                 curves.timing_figure(setting, own),
             ]

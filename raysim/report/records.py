@@ -124,6 +124,13 @@ def labelled(run: Run, label: str) -> Run:
 # ---- one directory -------------------------------------------------------------------------
 
 
+def _label(config: Mapping[str, Any]) -> str:
+    """Return the method's name, with the repair that was put in front of a stage of it."""
+    correct = config.get("correct")
+    repaired = isinstance(correct, dict) and correct.get("before") is not None
+    return f"{config['method']['name']}+fb_nll" if repaired else str(config["method"]["name"])
+
+
 def _read(folder: Storage, problems: list[str]) -> Run | None:
     text = _text(folder, "config.yaml", problems)
     config = _config(folder, text, problems)
@@ -136,7 +143,7 @@ def _read(folder: Storage, problems: list[str]) -> Run | None:
         return None
     run = Run(
         root=folder.root,
-        method=str(config["method"]["name"]),
+        method=_label(config),
         seed=int(config["seed"]),
         config=config,
         yaml=text or "",

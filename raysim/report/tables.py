@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 
 from raysim.report import facts
 from raysim.report.records import Run, number
@@ -16,6 +16,9 @@ from raysim.report.statistics import LEVEL, mean_over_seeds, paired_difference
 ALL_PAIRS = 6
 """Up to so many methods every pair is compared; above, the best one with each other."""
 NONE = Cell("-", None)
+JUDGES = {"selection": "the method", "judged": "the final model"}
+"""Records of judged labels."""
+JUDGED = ("precision %", "recall %")
 Value = Callable[[Run], float | None]
 
 
@@ -23,7 +26,7 @@ def make_tables(series: Sequence[Series]) -> list[Table]:
     """Return every table that the runs have something to say in."""
     tables = [summary_table(series), differences_table(series)]
     tables += [task_table(setting, own) for setting, own in by_setting(series).items()]
-    found = [*tables, noisy_clients_table(series)]
+    found = [*tables, judgements_table(series), noisy_clients_table(series)]
     return _own_names([table for table in found if table.rows])
 
 
@@ -34,6 +37,7 @@ def summary_table(series: Sequence[Series]) -> Table:
     """Return one row per method: mean and sd over seeds."""
     best = _best(series, facts.accuracy), _best(series, facts.last_accuracies)
     best_ever = _best(series, facts.best_accuracy)
+    has_top5 = any(_top5(run) is not None for one in series for run in one.runs)
     rows = []
     for one in series:
         rows.append(
@@ -43,6 +47,7 @@ def summary_table(series: Sequence[Series]) -> Table:
                 _mean(one, facts.accuracy, 100, 2, best=one in best[0]),
                 _mean(one, facts.last_accuracies, 100, 2, best=one in best[1]),
                 _mean(one, facts.best_accuracy, 100, 2, best=one in best_ever),
+                *([_mean(one, _top5, 100, 2)] if has_top5 else []),
                 _mean(one, facts.ari, 1, 3),
                 _mean(one, lambda run: facts.noise(run, "before"), 100, 2),
                 _mean(one, lambda run: facts.noise(run, "after"), 100, 2),
@@ -63,11 +68,21 @@ def summary_table(series: Sequence[Series]) -> Table:
             "after correction. MB, seconds and restarts: mean over seeds."
         ),
         columns=[
-            *("method", "seeds", "accuracy %", f"last {facts.LAST} %", "best %", "ARI"),
-            *("noise before %", "noise after %", "up MB", "down MB", "seconds", "restarts"),
+            *("method", "seeds", "accuracy %", f"last {facts.LAST} %", "best %"),
+            *(["top-5 %"] if has_top5 else []),
+            *("ARI", "noise before %", "noise after %", "up MB", "down MB", "seconds", "restarts"),
         ],
         rows=rows,
     )
+
+
+def _top5(run: Run) -> float | None:
+    return _recorded("top5", "mean", run)
+
+
+def _recorded(key: str, name: str, run: Run) -> float | None:
+    """Return a number of what was recorded last under ``key``."""
+    return number({key: run.last(key)}, key, name)
 
 
 def _seeds(one: Series) -> Cell:
@@ -213,11 +228,32 @@ def _sd_of_clients(run: Run) -> float | None:
     return own if own is not None else number({"a": run.last("accuracy")}, "a", "std")
 
 
+def judgements_table(series: Sequence[Series]) -> Table:
+    """Return how well single labels were judged, by methods and by final models."""
+    rows = []
+    for one, (key, who) in product(series, JUDGES.items()):
+        scores = [partial(_recorded, key, name) for name in ("precision", "recall", "f_score")]
+        scores.append(partial(_recorded, f"{key}_of_wrong", "f_score"))
+        if any(run.last(key) for run in one.runs):
+            cells = [_mean(one, score, 100, 2) for score in scores]
+            rows.append([Cell(one.label, one.label, note=one.progress), Cell(who, who), *cells])
+    return Table(
+        name="judgements",
+        title="Labels judged clean",
+        caption=(
+            "The newest judgement, means over the clients that made it: precision and recall of "
+            "the labels judged clean, their F-score, and the F-score of the others as wrong labels "
+            "(clients without any are left out). The final model judges the given labels by one "
+            "rule for all methods (evaluate.f_score)."
+        ),
+        columns=["method", "judged by", *JUDGED, "F-score %", "F-score of wrong %"],
+        rows=rows,
+    )
+
+
 def noisy_clients_table(series: Sequence[Series]) -> Table:
     """Return how well clients with noise were found, by the methods that look for them."""
-
-    def score(name: str) -> Value:
-        return lambda run: number({"n": run.last("noisy_clients")}, "n", name)
+    score = partial(partial, _recorded, "noisy_clients")
 
     def found(run: Run) -> float | None:
         noisy = run.last("noisy_clients")
@@ -228,7 +264,8 @@ def noisy_clients_table(series: Sequence[Series]) -> Table:
         [
             Cell(one.label, one.label, note=one.progress),
             _mean(one, found, 1, 1, with_sd=False),
-            *(_mean(one, score(name), 100, 2) for name in ("precision", "recall", "f1")),
+            *(_mean(one, score(name), 100, 2) for name in ("precision", "recall", "f1", "auroc")),
+            _mean(one, score("correlation"), 1, 3),
         ]
         for one in series
         if any(run.last("noisy_clients") for run in one.runs)
@@ -238,9 +275,10 @@ def noisy_clients_table(series: Sequence[Series]) -> Table:
         title="Clients taken for noisy",
         caption=(
             "The newest judgement of the methods that make one, against the clients that hold a "
-            "wrong label."
+            "wrong label; AUROC of the scores behind it; correlation of estimated and true shares "
+            "of wrong labels."
         ),
-        columns=["method", "found", "precision %", "recall %", "F1 %"],
+        columns=["method", "found", *JUDGED, "F1 %", "AUROC %", "correlation"],
         rows=rows,
     )
 

@@ -104,8 +104,8 @@ def centroid_task(
         if arguments["first"]:
             weight = (np.bincount(own.labels, minlength=own.classes) > 0).astype(np.float32)
         tree = {**own.tree(), "centroids": weight[:, None] * found, "agreement": weight}
-        judged: dict[str, Any] = {"selected": kept} if step.rate else {}
-        return memory, sent_model(own, arguments, tree=tree, **judged)
+        selected = kept if step.rate else None
+        return memory, sent_model(own, arguments, tree=tree, selected=selected)
 
 
 def looked_at(own: Session) -> tuple[np.ndarray, np.ndarray]:

@@ -46,6 +46,10 @@ class DualStep:
     """The printed algorithm: beta constant, no division by 1 + beta, the client's own label shares
     as prior, strict selection, gradient after the pull, eta for the global model, no decay."""
 
+    def selects(self, round_id: int) -> bool:
+        """Return whether labels are doubted in this round; before that all samples count."""
+        return round_id > self.warmup
+
     def strength(self, epoch: int, epochs: int) -> float:
         """Return beta."""
         if self.literal:
@@ -68,7 +72,7 @@ def train_dual(own: Session, step: DualStep, *, round_id: int) -> tuple[float, n
         lr = own.train.lr if step.literal else own.train.lr / (1.0 + beta)
         strength = 0.0 if step.plain_loss else beta
         losses = partial(confident_loss, labels=batch.labels, strength=strength, prior=prior)
-        fit, chosen = take(own, step, batch, losses, lr=lr, selects=round_id > step.warmup)
+        fit, chosen = take(own, step, batch, losses, lr=lr, selects=step.selects(round_id))
         mask = chosen.cpu().numpy()
         total, last[batch.index] = total + int(mask.sum()), mask
         own.note(epoch, len(mask), fit)
@@ -86,7 +90,7 @@ def train_sifted(own: Session, step: DualStep, *, round_id: int) -> np.ndarray:
     for epoch, batch in own.batches():
         beta = step.strength(round_id * own.train.epochs + epoch, own.train.epochs)
         found = own.networks[1](batch.images)
-        chosen = _selected(found, batch, round_id > step.warmup, step.literal)
+        chosen = _selected(found, batch, step.selects(round_id), step.literal)
         private = mean_of(confident_loss(found, batch.labels, beta), chosen)
         small = step.personal_lr * own.train.lr / (1.0 + beta)
         _move(own.weights(1), gradients(private, own.weights(1)), small)

@@ -13,7 +13,7 @@ from typing import Any
 from raysim.models.params import initial_tree
 from raysim.protocols import ClientId, Context, State, Task
 from raysim.steps.evaluation import evaluate_clients, is_due, judge_labels
-from raysim.steps.local import participants, train_task
+from raysim.steps.local import participants, repaired_labels, train_task
 from raysim.steps.server import SCALAR_BYTES, group_model, next_models
 
 
@@ -71,7 +71,7 @@ def train_groups_by(
     """Train by a method's own ``task`` and merge; return the state and what clients replied.
 
     Replies carry ``loss`` and ``samples``, and may carry ``selected``: a mask of the samples that
-    the client takes for rightly labelled, which the evaluator scores.
+    the client takes for rightly labelled, which the evaluator scores; None if it judged none.
     """
     state = state if state.models else with_initial(context, state)
     config = context.config
@@ -91,9 +91,10 @@ def train_groups_by(
 
 def observe_selected(context: Context, replies: Mapping[ClientId, Any]) -> None:
     """Let the evaluator score the samples that clients judged clean, where they reply with them."""
-    masks = {k: reply["selected"] for k, reply in replies.items() if "selected" in reply}
+    found = {k: reply.get("selected") for k, reply in replies.items()}
+    masks = {k: mask for k, mask in found.items() if mask is not None}
     if masks:
-        context.observe_selection(masks)
+        context.observe_selection(masks, labels=repaired_labels(context, list(masks)))
 
 
 def count_uploads(context: Context, state: State, chosen: Sequence[ClientId]) -> None:

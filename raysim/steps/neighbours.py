@@ -132,10 +132,14 @@ def _train_judged(client: Client, memory: Tree, arguments: Mapping[str, Any]) ->
         selected = None if judges is None else _judged(own, arguments)
         own.descend(0, among=None if selected is None else np.flatnonzero(selected))
         tree = own.tree(0)
-        reply: dict[str, Any] = {} if selected is None else {"selected": selected}
-        reply["expertise"] = _expertise(own, tree, arguments)
-        reply["probe"] = _probe(own, tree, arguments)
-        return sent_model(own, arguments, tree=tree, **reply)
+        return sent_model(
+            own,
+            arguments,
+            tree=tree,
+            selected=selected,
+            expertise=_expertise(own, tree, arguments),
+            probe=_probe(own, tree, arguments),
+        )
 
 
 def _judged(own: Session, arguments: Mapping[str, Any]) -> np.ndarray:

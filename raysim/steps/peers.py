@@ -85,5 +85,5 @@ def teach_task(
     """Reply with both networks after they taught each other."""
     with peer_session(client, memory, arguments) as own:
         kept = teach(own, rate=arguments["rate"])
-        judged: dict[str, Any] = {"selected": kept} if arguments["rate"] else {}
-        return memory, sent_peers(own, arguments, **judged)
+        selected = kept if arguments["rate"] else None
+        return memory, sent_peers(own, arguments, selected=selected)

@@ -195,3 +195,39 @@ def test_settings_are_not_compared(write_run):
     assert "differences" not in {t.name for t in report.tables}
     assert any("2 settings" in problem for problem in report.problems)
     assert set(report.methods) == {"single (noise none)", "fb_nll (noise class_dependent)"}
+
+
+def test_judged_labels_and_noisy_clients_have_tables(write_run):
+    scores = {"precision": 0.75, "recall": 0.5, "f_score": 0.6}
+    record = {
+        "selection": scores,
+        "selection_of_wrong": {**scores, "f_score": 0.25, "empty": 0},
+        "judged": {**scores, "precision": 1.0},
+        "judged_of_wrong": {**scores, "f_score": None, "empty": 0},
+        "noisy_clients": {
+            **{"found": [0, 2], "precision": 0.5, "recall": 1.0, "f1": 0.66, "auroc": 0.9},
+            "correlation": 0.8125,
+        },
+        "top5": {"mean": 0.97, "std": 0.01},
+    }
+    report = make_report([str(write_run("single", 0, [0.5], extra=record))])
+
+    method, final = table(report, "judgements").rows
+    shown = ["75.00", "50.00", "60.00", "25.00"]
+    assert [cell.text for cell in method[1:]] == ["the method", *shown]
+    assert [cell.text for cell in final[1:]] == ["the final model", "100.00", "50.00", "60.00", "-"]
+    (row,) = table(report, "noisy-clients").rows
+    assert [cell.text for cell in row[1:]] == ["2.0", "50.00", "100.00", "66.00", "90.00", "0.812"]
+    assert cells(report, "summary", "single")["top-5 %"].value == pytest.approx(97.0)
+
+
+def test_top5_has_no_column_where_nobody_asked_for_it(report):
+    assert "top-5 %" not in table(report, "summary").columns
+
+
+def test_a_repair_in_front_of_a_stage_is_in_the_name(write_run):
+    run = write_run("single", 0, [0.5])
+    file = run / "config.yaml"
+    file.write_text(file.read_text() + "correct: {before: train}\n")
+
+    assert list(make_report([str(run)]).methods) == ["single+fb_nll"]

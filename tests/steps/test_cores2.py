@@ -108,6 +108,26 @@ def test_the_network_that_sieves_has_a_learning_rate_of_its_own():
     np.testing.assert_array_equal(slower[0], both[0])
 
 
+@pytest.mark.parametrize("method", [GlobalCores2, LocalCores2])
+def test_its_settings_reach_the_step(method):
+    found = method(warmup=3, confidence=1.5, personal_lr=0.5)._step()
+
+    assert found == DualStep(warmup=3, confidence=1.5, personal_lr=0.5, is_dual=False)
+
+
+@pytest.mark.parametrize("method", [GlobalCores2, LocalCores2])
+def test_nothing_is_judged_before_the_warm_up_is_over(bench, method):
+    made = bench([[0, 0, 1], [1, 0]], "model.name=logistic", classes=2)
+    *_, stage = method(warmup=1).stages(made.config)
+    contexts = [made.round(number) for number in range(3)]
+    state = State(groups={0: 0, 1: 0})
+
+    for context in contexts:
+        state = stage.step(context, state)
+
+    assert ["selection" in context.entry for context in contexts] == [False, False, True]
+
+
 def test_private_models_start_from_the_first_global_one(bench):
     made = bench([[0, 0], [1]], "model.name=logistic", "train.lr=1e-6", classes=2)
     *_, stage = LocalCores2().stages(made.config)

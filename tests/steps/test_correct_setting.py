@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from raysim.config import load_config
 from raysim.errors import ConfigError
 from raysim.methods import METHODS
 from raysim.methods.clustered import stages_of, uses_of
+from raysim.protocols import State
 
 REPAIRS_ITSELF = ["fb_nll", "fedcorr_fb_nll", "clipfl_fb_nll", "rhfl_fb_nll"]
 OTHERS = [name for name in METHODS.names() if name not in REPAIRS_ITSELF]
@@ -71,3 +73,33 @@ def test_truth_does_not_matter_for_its_bytes(run_tiny):
     lines = (result.run_dir / "rounds.jsonl").read_text().splitlines()
     (repair,) = [r for r in map(json.loads, lines) if r["stage"] == "correct"]
     assert set(repair["bytes"]["up"]) == {"class eigenvectors"}
+
+
+@pytest.mark.parametrize("method", ["co_teaching", "mr"])
+def test_samples_are_scored_by_the_labels_that_were_judged(run_tiny, method):
+    summary = run_tiny(method, "correct.before=train", base=("train.rounds=3",)).summary
+
+    # Nearly every label is right after the repair; a quarter was wrong before it.
+    assert summary["labels"]["noise_before"] > 0.2
+    assert summary["labels"]["noise_after"] < 0.05
+    assert summary["selection"]["precision"] > 0.95
+
+
+def test_the_oracle_knows_the_repaired_labels(bench):
+    made = bench(
+        [[0, 0, 1], [1, 0]], "model.name=logistic", "method=oracle", "correct.before=train",
+        classes=2,
+    )  # fmt: skip
+    made.federation.map(spoil_task, on=[0])
+    context = made.round()
+    *_, stage = made.config.method.stages(made.config)
+
+    stage.step(context, State(groups={0: 0, 1: 0}))
+
+    assert context.entry["selection"] == {"precision": 1.0, "recall": 1.0, "f_score": 1.0}
+    assert context.entry["selection_of_wrong"]["recall"] == 1.0  # the spoiled one is left out
+
+
+def spoil_task(client, memory, arguments):
+    """As a repair that takes a right label for wrong."""
+    return {**memory, "labels": np.array([1, 0, 1])}, None

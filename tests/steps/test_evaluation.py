@@ -187,7 +187,7 @@ def test_final_models_judge_the_given_labels(bench, kernel):
 
     judge_labels(context, state_of(made, {0: 0, 1: 1}, {0: 0, 1: 2}))
 
-    assert made.artifacts["client_f_score"] == pytest.approx([2 / 3, 1.0])
+    assert made.artifacts["client_f_score_judged"] == pytest.approx([2 / 3, 1.0])
     assert context.entry["judged"]["recall"] == pytest.approx(0.75)
 
 

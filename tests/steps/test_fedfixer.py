@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -223,13 +224,68 @@ def run_round(made, method, number=0, state=None):
     return stage.step(context, state), context
 
 
-def test_clients_count_by_what_they_selected(bench):
+def fake_training(monkeypatch, counts):
+    """Let clients of so many samples select so many of them; weights become their samples."""
+
+    def train(own, step, *, round_id):
+        with torch.no_grad():
+            for part in own.weights(0):
+                part.fill_(len(own.labels))
+        count = counts[len(own.labels)]
+        return float(count), np.arange(len(own.labels)) < count
+
+    monkeypatch.setattr("raysim.methods.fedfixer.train_dual", train)
+
+
+def test_clients_count_by_what_they_selected(bench, monkeypatch):
+    made = bench([[0, 0, 1], [1, 0]], "model.name=logistic", "train.epochs=1", classes=2)
+    fake_training(monkeypatch, {3: 1, 2: 3})
+
+    state, _ = run_round(made, FedFixer())
+
+    # (1 x 3 + 3 x 2) / 4; by samples it would be 2.6, unweighted 2.5.
+    tree = made.federation.get(state.models["group/0"])
+    np.testing.assert_allclose(tree["trainable"], 2.25, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("selected", "kept"), [(0, True), (1, False)])
+def test_the_model_stays_if_nobody_selects_a_sample(bench, monkeypatch, selected, kept):
+    made = bench([[0, 0, 1], [1, 0]], "model.name=logistic", "train.epochs=1", classes=2)
+    before, _ = run_round(made, FedFixer())
+    fake_training(monkeypatch, {3: selected, 2: 0})
+
+    after, _ = run_round(made, FedFixer(warmup=0), 1, before)
+
+    first, second = (made.federation.get(s.models["group/0"]) for s in (before, after))
+    assert np.array_equal(first["trainable"], second["trainable"]) == kept
+
+
+def test_nothing_is_judged_before_the_warm_up_is_over(bench):
     made = bench([[0, 0, 1], [1, 0]], "model.name=logistic", "train.epochs=1", classes=2)
 
-    state, context = run_round(made, FedFixer(warmup=5))
+    judged = [
+        "selection" in run_round(made, FedFixer(warmup=2), number)[1].entry for number in range(4)
+    ]
 
-    assert context.entry["selection"]["recall"] == 1.0  # warm-up: all samples
-    assert state.models.keys() == {"group/0"}
+    assert judged == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("without", "changed"),
+    [
+        ("nothing", {}),
+        ("distance", {"distance": 0.0, "keeps_personal": True}),
+        ("confidence", {"plain_loss": True}),
+        ("alternation", {"alternate": False}),
+        ("personal", {"alternate": False, "is_dual": False}),
+    ],
+)
+def test_an_ablation_takes_away_its_part_alone(without, changed):
+    whole = DualStep(
+        warmup=10, confidence=2.0, distance=15.0, inner_steps=5, alternate=True, is_dual=True
+    )
+
+    assert FedFixer(without=without)._step() == replace(whole, **changed)
 
 
 def test_the_personal_model_is_kept_only_without_the_distance_term(bench):
