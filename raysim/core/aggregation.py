@@ -2,20 +2,26 @@
 
 Every weighted value is rounded once to a grid of 2^-36 and added as an integer. A float sum would
 depend on the order in which clients finish. A mean is off by at most 2^-37 over the mean weight
-(7e-12 for weights near 1) before it is stored as float32.
+(7e-12 for weights near 1) before it is stored as float32. Entries with large values, such as the
+running variances of a network that took a bad step, are kept in two parts.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 GRID = 2.0**-36
-"""Spacing of the sums, 1.5e-11; they then hold weighted totals up to 2^27, 1.3e8."""
+"""Spacing of the sums, 1.5e-11."""
+WIDE = 2.0**50
+"""Weighted values (in units of the grid) above which an entry is kept in two parts."""
+STEP = 2.0**40
+"""Units of the high part; weighted totals may then reach 2^67, 1.5e20."""
 _LIMIT = 2**63 - 1
 COLUMNS = 4096
 """Entries of a stack handled at a time, so that what comes between stays in the cache."""
@@ -26,13 +32,17 @@ class ExactSum:
     """A weighted sum of one or more trees, in multiples of ``GRID``."""
 
     totals: Mapping[str, np.ndarray]
-    """Sum of weight * value, int64."""
+    """Sum of weight * value, int64; of wide entries the low parts."""
     weight: int
     """Sum of the weights."""
     bound: int
     """Sum of each contribution's largest magnitude: no entry of ``totals`` can exceed it."""
     count: int
     """Number of contributions."""
+    high: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """High parts of the wide entries, int64, in multiples of ``STEP``."""
+    high_bound: int = 0
+    """The same bound for the high parts."""
 
 
 class Accumulator:
@@ -45,7 +55,7 @@ class Accumulator:
         """Add ``part``; nothing changes if it does not fit."""
         if self._sum is None:
             own = {name: array.copy() for name, array in part.totals.items()}
-            self._sum = ExactSum(own, part.weight, part.bound, part.count)
+            self._sum = replace(part, totals=own)
             return
         _check_fit(self._sum, part)
         for name, array in self._sum.totals.items():
@@ -64,14 +74,21 @@ def contribution(tree: Mapping[str, np.ndarray], weight: float) -> ExactSum:
     """Return ``weight * tree`` on the grid; the weight is rounded to the grid first."""
     units = _weight_units(weight)
     totals: dict[str, np.ndarray] = {}
-    bound = 0
+    high: dict[str, np.ndarray] = {}
+    bound = high_bound = 0
     for name, array in tree.items():
         with np.errstate(over="ignore", invalid="ignore"):
             # units * value is weight * value / GRID: one rounding to float64, one to the grid.
             scaled = np.rint(np.asarray(array, dtype=np.float64) * float(units))
-        bound = max(bound, _largest(scaled, array, name))
+        largest = _largest(scaled, array, name)
+        if largest > WIDE:
+            above = np.floor(scaled / STEP)  # exact: a power of two, and fewer digits
+            scaled -= above * STEP
+            high[name] = np.asarray(above, dtype=np.int64)
+            high_bound, largest = max(high_bound, math.ceil(largest / STEP)), STEP
+        bound = max(bound, int(largest))
         totals[name] = np.asarray(scaled, dtype=np.int64)  # 0-d stays an array
-    return ExactSum(totals, units, bound, 1)
+    return ExactSum(totals, units, bound, 1, high, high_bound)
 
 
 def contributions(tree: Mapping[str, np.ndarray], weights: np.ndarray) -> ExactSum:
@@ -89,13 +106,13 @@ def contributions(tree: Mapping[str, np.ndarray], weights: np.ndarray) -> ExactS
                 scaled = np.multiply(part, parts[:, None], dtype=np.float64)
                 np.rint(scaled, out=scaled)
             reach = np.maximum(scaled.max(axis=1), -scaled.min(axis=1))  # NaN where one is
-            if not (reach <= _LIMIT).all():
-                _largest(scaled, part, name)  # says what is wrong
+            if not (reach <= WIDE).all():
+                return _one_by_one(tree, weights)
             np.maximum(largest, reach, out=largest)
             total[at : at + COLUMNS] = scaled.astype(np.int64).sum(axis=0)
         bound = max(bound, sum(int(x) for x in largest))
         if bound > _LIMIT:
-            raise OverflowError(f"entry {name!r}: {_too_large(bound)}")
+            raise OverflowError(f"entry {name!r}: {_too_large(bound, _LIMIT)}")
         totals[name] = total.reshape(array.shape[1:])
     return ExactSum(totals, int(sum(int(p) for p in parts)), bound, len(parts))
 
@@ -107,12 +124,18 @@ def merge(a: ExactSum, b: ExactSum) -> ExactSum:
     return _renumbered(a, b, totals)
 
 
+def _one_by_one(tree: Mapping[str, np.ndarray], weights: np.ndarray) -> ExactSum:
+    own = ({name: array[s] for name, array in tree.items()} for s in range(len(weights)))
+    return functools.reduce(merge, map(contribution, own, map(float, weights)))
+
+
 def mean(total: ExactSum, dtype: Any = np.float32) -> dict[str, np.ndarray]:
     """Return the weighted mean of the contributions; float32, as models are, unless asked."""
     weight = float(total.weight)
+    wide = {name: total.totals[name] + STEP * above for name, above in total.high.items()}
     return {
         name: np.asarray(array / weight, dtype=dtype)  # int64 / float is float64
-        for name, array in total.totals.items()
+        for name, array in {**total.totals, **wide}.items()
     }
 
 
@@ -132,18 +155,18 @@ def _weight_units(weight: float) -> int:
     return units
 
 
-def _largest(scaled: np.ndarray, array: np.ndarray, name: str) -> int:
+def _largest(scaled: np.ndarray, array: np.ndarray, name: str) -> float:
     if scaled.size == 0:
-        return 0
+        return 0.0
     if not np.isfinite(array).all():
         raise ValueError(
             f"entry {name!r} must be finite, got NaN or infinity; "
             "lower the learning rate or drop this client"
         )
     largest = max(float(scaled.max()), -float(scaled.min()))
-    if largest > _LIMIT:
-        raise OverflowError(f"entry {name!r}: {_too_large(largest)}")
-    return int(largest)
+    if largest >= 2.0**63 * STEP:
+        raise OverflowError(f"entry {name!r}: {_too_large(largest, _LIMIT * STEP)}")
+    return largest
 
 
 def _check_fit(a: ExactSum, b: ExactSum) -> None:
@@ -154,17 +177,28 @@ def _check_fit(a: ExactSum, b: ExactSum) -> None:
             f"sums must have the same entries and shapes, got differences in {names}; "
             "only contributions to one model can be added"
         )
-    if a.bound + b.bound > _LIMIT:
-        raise OverflowError(_too_large(a.bound + b.bound))
+    low, high = a.bound + b.bound, a.high_bound + b.high_bound
+    if low > _LIMIT:
+        raise OverflowError(_too_large(low, _LIMIT))
+    if high > _LIMIT:
+        raise OverflowError(_too_large(high * STEP, _LIMIT * STEP))
 
 
 def _renumbered(a: ExactSum, b: ExactSum, totals: Mapping[str, np.ndarray]) -> ExactSum:
-    return ExactSum(totals, a.weight + b.weight, a.bound + b.bound, a.count + b.count)
+    high = {n: np.asarray(a.high.get(n, 0) + b.high.get(n, 0)) for n in {**a.high, **b.high}}
+    return ExactSum(
+        totals,
+        a.weight + b.weight,
+        a.bound + b.bound,
+        a.count + b.count,
+        high,
+        a.high_bound + b.high_bound,
+    )
 
 
-def _too_large(units: float) -> str:
+def _too_large(units: float, limit: float) -> str:
     return (
-        f"a weighted sum may reach {units * GRID:.3g}, more than the {_LIMIT * GRID:.3g} that an "
+        f"a weighted sum may reach {units * GRID:.3g}, more than the {limit * GRID:.3g} that an "
         "exact sum holds; use smaller weights (shares instead of sample counts) or check for "
         "diverged values"
     )

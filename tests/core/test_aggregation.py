@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from raysim.core.aggregation import (
     GRID,
+    WIDE,
     Accumulator,
     ExactSum,
     contribution,
+    contributions,
     mean,
     merge,
     weight_of,
@@ -149,8 +151,59 @@ def test_empty_entries_and_integer_entries_are_fine():
     assert mean(total)["steps"].tolist() == [3.0, 4.0]
 
 
+LARGEST = 2.0**67
+"""What a weighted sum must stay below."""
+
+
+def test_large_entries_have_the_bits_of_small_ones_in_any_order():
+    # Running variances of a network that took a bad step, beside ordinary ones.
+    rng = np.random.default_rng(0)
+    trees = [
+        {"w": rng.normal(size=3), "buffers": rng.normal(size=3) * 10.0**power}
+        for power in (0, 7, 3, 12, 9, 1)
+    ]
+    weights = [193.0, 600.0, 1.0, 0.5, 77.0, 512.0]
+    parts = [contribution(t, w) for t, w in zip(trees, weights, strict=True)]
+
+    forward = mean(sum_of(parts), np.float64)
+    backward = mean(merge(sum_of(parts[:2:-1]), sum_of(parts[2::-1])), np.float64)
+    stacked = {name: np.stack([t[name] for t in trees]) for name in trees[0]}
+    together = mean(contributions(stacked, np.array(weights)), np.float64)
+
+    for name in forward:
+        assert forward[name].tobytes() == backward[name].tobytes() == together[name].tobytes()
+        exact = [
+            sum(Fraction(w) * Fraction(t[name][i]) for t, w in zip(trees, weights, strict=True))
+            / Fraction(sum(weights))
+            for i in range(3)
+        ]
+        np.testing.assert_allclose(forward[name], [float(x) for x in exact], rtol=1e-15, atol=1e-13)
+
+
+@pytest.mark.parametrize("value", [WIDE * GRID, -WIDE * GRID])
+def test_an_entry_is_whole_where_it_becomes_wide(value):
+    near = np.array([value, value * (1 + 2.0**-40), value / 3])
+
+    total = merge(contribution({"w": near}, 1.0), contribution({"w": near}, 1.0))
+
+    assert total.high
+    np.testing.assert_array_equal(mean(total, np.float64)["w"], np.rint(near / GRID) * GRID)
+
+
+def test_the_accumulator_keeps_large_entries():
+    part = contribution({"w": np.array([3e9, 1.0])}, 2.0)
+    accumulator = Accumulator()
+    for _ in range(3):
+        accumulator.add(part)
+
+    total = accumulator.take()
+
+    assert mean(total, np.float64)["w"].tolist() == [3e9, 1.0]
+    assert mean(part, np.float64)["w"].tolist() == [3e9, 1.0]  # what was added stays
+
+
 def test_overflow_is_refused_before_an_entry_wraps():
-    half = contribution({"w": np.array([0.6 * 2**63 * GRID])}, 1.0)
+    half = contribution({"w": np.array([0.6 * LARGEST])}, 1.0)
     accumulator = Accumulator()
     accumulator.add(half)
 
@@ -161,7 +214,7 @@ def test_overflow_is_refused_before_an_entry_wraps():
 
 
 def test_many_small_sums_reach_the_bound_together():
-    part = contribution({"w": np.array([0.4 * 2**63 * GRID])}, 1.0)
+    part = contribution({"w": np.array([0.4 * LARGEST])}, 1.0)
     two = merge(part, part)
 
     with pytest.raises(OverflowError):
@@ -169,22 +222,22 @@ def test_many_small_sums_reach_the_bound_together():
 
 
 def test_opposite_signs_still_count_towards_the_bound():
-    up = contribution({"w": np.array([0.6 * 2**63 * GRID])}, 1.0)
-    down = contribution({"w": np.array([-0.6 * 2**63 * GRID])}, 1.0)
+    up = contribution({"w": np.array([0.6 * LARGEST])}, 1.0)
+    down = contribution({"w": np.array([-0.6 * LARGEST])}, 1.0)
 
     # The sum is zero, but a third contribution could meet either half first.
     with pytest.raises(OverflowError):
         merge(up, down)
 
 
-@pytest.mark.parametrize("value", [2.0**27, -(2.0**27) * 1.01, 1e300])
+@pytest.mark.parametrize("value", [2.0**67, -(2.0**67) * 1.01, 1e300])
 def test_one_contribution_that_is_too_large_names_its_entry(value):
     with pytest.raises(OverflowError, match=r"'w'.*diverged"):
         contribution({"w": np.array([value])}, 1.0)
 
 
 def test_the_largest_value_that_fits_survives():
-    value = 2.0**27 - 1.0
+    value = 2.0**67 - 2.0**20
 
     assert mean(contribution({"w": np.array([value])}, 1.0), np.float64)["w"].tolist() == [value]
 

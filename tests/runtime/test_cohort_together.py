@@ -92,7 +92,7 @@ def test_a_stack_refuses_only_what_one_after_another_refuses():
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        (np.array([[1.0], [1.0], [1e12], [1.0]]), "weighted sum"),
+        (np.array([[1.0], [1.0], [1e21], [1.0]]), "weighted sum"),
         (np.array([[1.0], [1.0], [np.nan], [1.0]]), "must be finite"),
     ],
 )
