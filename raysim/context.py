@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from raysim.errors import ConfigError
 from raysim.evaluator import Evaluator
 from raysim.protocols import ClientId, Federation, GroupId
 from raysim.runtime.run_folder import RunFolder
+
+REPAIRED = "repaired_labels"
+"""Array of all clients' labels after FB-NLL's correction, one after another."""
 
 
 @dataclass
@@ -31,6 +34,8 @@ class RoundContext:
     evaluator: Evaluator = field(repr=False)
     folder: RunFolder = field(repr=False)
     entry: dict[str, Any] = field(repr=False)
+    is_repaired: bool = False
+    """FB-NLL's correction lies before this stage."""
 
     @property
     def clean(self) -> tuple[np.ndarray, np.ndarray]:
@@ -49,11 +54,13 @@ class RoundContext:
         """Return other images as model input."""
         return self.world.prepared(images)
 
-    def privilege(self, name: str, labels: Mapping[ClientId, np.ndarray] | None = None) -> Any:
+    def privilege(self, name: str) -> Any:
         """Hand out the truth to methods that declare it."""
         if name not in self.config.method.privileges:
             raise ConfigError(f"this method does not declare the privilege {name!r}")
-        return self.evaluator.clean(labels) if name == "clean" else self.evaluator.tasks()
+        if name == "clean":
+            return self.evaluator.clean(self._labels())
+        return {"tasks": self.evaluator.tasks}[name]()
 
     def record(self, **values: Any) -> None:
         """Add to the round's record."""
@@ -71,30 +78,31 @@ class RoundContext:
 
     def observe_labels(self, labels: Mapping[ClientId, np.ndarray]) -> None:
         """Record the score of corrected labels; those that were kept are judged clean."""
-        scored = self.evaluator.labels(labels)
-        if scored is not None:  # None: the truth is not known
-            self.entry["labels"] = scored
-        self.observe_selection(self.evaluator.kept(labels))
-        for name, array in self.evaluator.arrays("corrected", self.classes, labels).items():
-            self.artifact(name, array)
+        self._score_labels(labels)
+        self.observe_selection(self.evaluator.kept(labels, self._labels()))
 
-    def observe_phases(
+    def observe_repair(
         self,
         before: Mapping[ClientId, np.ndarray],
         after: Mapping[ClientId, np.ndarray],
         decided: Mapping[ClientId, Mapping[int, int | None]],
     ) -> None:
-        """Record what the phases of FB-NLL's correction did."""
+        """Record what FB-NLL's correction did, and keep its labels for the stages after it."""
+        self._score_labels(after)
+        if self.config.correct.before is None:  # else it is not this method that judges
+            self.observe_selection(self.evaluator.kept(after))
         self.entry["phases"] = self.evaluator.phases(before, after, decided)
+        self.evaluator.repaired = dict(after)
+        self.artifact(REPAIRED, np.concatenate([after[k] for k in sorted(after)]))
 
     def observe_selection(
         self,
         selected: Mapping[ClientId, np.ndarray],
         *,
-        labels: Mapping[ClientId, np.ndarray] | None = None,
-        by: str = "selection",
+        by: Literal["selection", "judged"] = "selection",
     ) -> None:
         """Record how well samples judged clean are those with a right label."""
+        labels = self._labels() if by == "selection" else None
         scored = self.evaluator.selection(selected, labels)
         if scored is not None:  # None: the truth is not known
             self.entry[by], scores = scored
@@ -109,7 +117,7 @@ class RoundContext:
     ) -> None:
         """Record who is taken for noisy and how right that is."""
         found = [int(k) for k in clients]
-        judged = self.evaluator.noisy_clients(found, scores, levels)
+        judged = self.evaluator.noisy_clients(found, scores, levels, labels=self._labels())
         self.entry["noisy_clients"] = {"found": found, **judged}
 
     def artifact(self, name: str, array: np.ndarray) -> None:
@@ -119,3 +127,18 @@ class RoundContext:
     def test_classes(self) -> Mapping[ClientId, tuple[int, ...]]:
         """Classes each client is evaluated on."""
         return self.data.test_classes()
+
+    def _score_labels(self, labels: Mapping[ClientId, np.ndarray]) -> None:
+        scored = self.evaluator.labels(labels)
+        if scored is not None:  # None: the truth is not known
+            self.entry["labels"] = scored
+        for name, array in self.evaluator.arrays("corrected", self.classes, labels).items():
+            self.artifact(name, array)
+
+    def _labels(self) -> Mapping[ClientId, np.ndarray] | None:
+        """Return the labels that a judgement of this stage is about; None: the given ones."""
+        if not self.is_repaired:
+            return None
+        if self.evaluator.repaired is None:  # another process ran that stage
+            self.evaluator.repaired = self.evaluator.by_client(self.folder.array(REPAIRED))
+        return self.evaluator.repaired

@@ -42,6 +42,8 @@ class Evaluator:
     ) -> None:
         self._true, self._given = dict(true), dict(given)
         self._task_of = np.asarray(task_of)
+        self.repaired: Labels | None = None
+        """Labels after FB-NLL's correction, once they are known."""
 
     def noise(self) -> float | None:
         """Share of given labels that are wrong, over all clients."""
@@ -77,9 +79,16 @@ class Evaluator:
         ]
         return {name: sum(own[name] for own in found) for name in found[0]} if found else {}
 
-    def kept(self, corrected: Labels) -> dict[ClientId, np.ndarray]:
-        """Return which labels a correction kept: those it takes for right."""
-        return {k: labels == self._given[k] for k, labels in corrected.items()}
+    def kept(self, corrected: Labels, labels: Labels | None = None) -> dict[ClientId, np.ndarray]:
+        """Return which of ``labels`` a correction kept: those it takes for right."""
+        before = labels or self._given
+        return {k: new == before[k] for k, new in corrected.items()}
+
+    def by_client(self, flat: np.ndarray) -> dict[ClientId, np.ndarray]:
+        """Cut the labels of all clients, one after another, into those of each."""
+        ids = sorted(self._given)
+        ends = np.cumsum([len(self._given[k]) for k in ids])
+        return dict(zip(ids, np.split(flat, ends[:-1]), strict=True))
 
     def selection(
         self, selected: Mapping[ClientId, np.ndarray], labels: Labels | None = None
@@ -89,7 +98,7 @@ class Evaluator:
         ``labels`` are those that were judged, default the given ones. Return the means over the
         clients named, and every client's F-score (K,), NaN where it is undefined.
         """
-        judged = self._given if labels is None else labels
+        judged = labels or self._given
         found = {k: clean_selection(self._true[k], judged[k], mask) for k, mask in selected.items()}
         scores = [found.get(k, {}).get("f_score") for k in sorted(self._true)]
         known = np.array([np.nan if score is None else score for score in scores])
@@ -102,7 +111,7 @@ class Evaluator:
 
         And count the clients named of whom nothing was taken.
         """
-        judged = self._given if labels is None else labels
+        judged = labels or self._given
         found = [noise_detection(self._true[k], judged[k], mask) for k, mask in selected.items()]
         return {**_means(found), "empty": sum(not mask.any() for mask in selected.values())}
 
@@ -131,13 +140,17 @@ class Evaluator:
         found: Sequence[ClientId],
         scores: Mapping[ClientId, float] | None = None,
         levels: Mapping[ClientId, float] | None = None,
+        *,
+        labels: Labels | None = None,
     ) -> dict[str, float | None]:
         """Score clients taken for noisy (metrics.md section 4); null where it is undefined.
 
         With ``scores``, higher for those that look noisier, also their AUROC; with ``levels``,
-        estimated shares of wrong labels, their correlation with the true ones.
+        estimated shares of wrong labels, their correlation with the true ones. ``labels`` are those
+        that were judged, default the given ones.
         """
-        noisy = {k for k in self._true if (self._true[k] != self._given[k]).any()}
+        judged_labels = labels or self._given
+        noisy = {k for k in self._true if (self._true[k] != judged_labels[k]).any()}
         hits = len(noisy & set(found))
         precision = hits / len(found) if found else None
         recall = hits / len(noisy) if noisy else None
@@ -147,7 +160,8 @@ class Evaluator:
         if scores is not None:
             judged["auroc"] = auroc([k in noisy for k in scores], [*scores.values()])
         if levels is not None:
-            true = client_noise(*([own[k] for k in levels] for own in (self._true, self._given)))
+            both = self._true, judged_labels
+            true = client_noise(*([own[k] for k in levels] for own in both))
             known = ~np.isnan(true)
             judged["correlation"] = correlation(np.array([*levels.values()])[known], true[known])
         return judged
@@ -158,7 +172,7 @@ class Evaluator:
 
     def clean(self, labels: Labels | None = None) -> dict[ClientId, np.ndarray]:
         """Return which labels (default: the given ones) are right: a privilege of the oracle."""
-        judged = self._given if labels is None else labels
+        judged = labels or self._given
         return {k: self._true[k] == judged[k] for k in sorted(judged)}
 
     @staticmethod
@@ -221,6 +235,8 @@ class BlindEvaluator(Evaluator):
         found: Sequence[ClientId],
         scores: Mapping[ClientId, float] | None = None,
         levels: Mapping[ClientId, float] | None = None,
+        *,
+        labels: Labels | None = None,
     ) -> dict[str, float | None]:
         """Nothing is known of them."""
         return {}

@@ -178,6 +178,8 @@ class Experiment:
         self, data: DriverData, federation: Federation, evaluator: Evaluator
     ) -> MakeContext:
         world = data.spec().open()
+        names = [stage.name for stage in stages_of(self.config)]
+        repaired = set(names[names.index("correct") + 1 :]) if "correct" in names else set()
 
         def context(stage: Stage, round_id: int, entry: dict[str, Any]) -> RoundContext:
             return RoundContext(
@@ -193,6 +195,7 @@ class Experiment:
                 evaluator=evaluator,
                 folder=self.folder,
                 entry=entry,
+                is_repaired=stage.name in repaired,
             )
 
         return context

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -269,11 +269,11 @@ class Context(Protocol):
         """Return images of the server's own, uint8 (N, H, W, C), prepared like training images."""
         ...
 
-    def privilege(self, name: str, labels: Mapping[ClientId, np.ndarray] | None = None) -> Any:
+    def privilege(self, name: str) -> Any:
         """Return knowledge that only a method declaring it in ``privileges`` may use.
 
-        "tasks": the true task of every client; "clean": which of its ``labels``, default the given
-        ones, are right.
+        "tasks": the true task of every client; "clean": which of its labels are right, those that
+        FB-NLL repaired or else the given ones.
         """
         ...
 
@@ -293,13 +293,13 @@ class Context(Protocol):
         """Let the evaluator score corrected labels against the truth."""
         ...
 
-    def observe_phases(
+    def observe_repair(
         self,
         before: Mapping[ClientId, np.ndarray],
         after: Mapping[ClientId, np.ndarray],
         decided: Mapping[ClientId, Mapping[int, int | None]],
     ) -> None:
-        """Let the evaluator score FB-NLL's two phases.
+        """Let the evaluator score FB-NLL's correction; later stages are scored by its labels.
 
         ``decided`` says which class each local class was renamed to, None for Phase 2.
         """
@@ -309,13 +309,12 @@ class Context(Protocol):
         self,
         selected: Mapping[ClientId, np.ndarray],
         *,
-        labels: Mapping[ClientId, np.ndarray] | None = None,
-        by: str = "selection",
+        by: Literal["selection", "judged"] = "selection",
     ) -> None:
         """Let the evaluator score which samples are judged to be labelled right.
 
-        ``labels`` are the judged ones (default: the given ones); ``by`` is the record's name for
-        who judges: the method, or its final model ("judged").
+        ``by`` is the record's name for who judges: the method ("selection"), or its final model the
+        given labels ("judged").
         """
         ...
 

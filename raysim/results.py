@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import io
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -99,14 +98,7 @@ class RunResult:
         if name not in self.artifacts:
             known = ", ".join(self.artifacts) or "none"
             raise DataError(f"{self.run_dir} has no array {name!r}; ask for one of: {known}")
-        content = self._folder.storage.read(f"artifacts/{name}.npy")
-        try:
-            array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
-        except (ValueError, EOFError) as wrong:
-            raise DataError(
-                f"{self.run_dir}/artifacts/{name}.npy is damaged ({wrong}); run it again"
-            ) from wrong
-        return array
+        return self._folder.array(name)
 
     @property
     def similarity(self) -> np.ndarray:

@@ -62,7 +62,7 @@ class Registry(Generic[T]):
     ) -> None:
         self.what, self.key, self._home = what, key, home
         self._other_names = other_names or {}
-        """Names that people know from elsewhere, and what stands for them here."""
+        """Names known from elsewhere, in small letters alone, and what stands for them here."""
         self._classes: dict[str, type[T]] = {}
         self._loaded = False
 
@@ -91,7 +91,7 @@ class Registry(Generic[T]):
         """Return the class called ``name``; a wrong name is an error with a suggestion."""
         self._load()
         if name not in self._classes:
-            ours = self._other_names.get(name)
+            ours = self._other_names.get(name.lower().replace("_", "").replace("-", ""))
             hint = f"; here it is {ours}" if ours else did_you_mean(name, self.names())
             raise ConfigError(
                 f"unknown {self.what} {name!r}{hint}; one of: {', '.join(self.names())}"

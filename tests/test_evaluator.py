@@ -136,9 +136,9 @@ def test_selected_samples_are_scored_per_client_then_averaged():
     np.testing.assert_array_equal(scores, [0.5, np.nan, 1.0])
 
 
-def test_a_selection_among_other_labels_is_scored_by_those():
+def test_what_is_judged_among_other_labels_is_scored_by_those():
     # Client 0 as it was repaired: right at 0 and 1. Selected 0, 1 -> all scores 1; 2 is wrong.
-    labels = {0: np.where([True, True, False], TRUE[0], TRUE[0] + 1)}
+    labels = {**TRUE, 0: np.where([True, True, False], TRUE[0], TRUE[0] + 1)}
     mask = {0: np.array([True, True, False])}
     perfect = {"precision": 1.0, "recall": 1.0, "f_score": 1.0}
 
@@ -146,7 +146,21 @@ def test_a_selection_among_other_labels_is_scored_by_those():
     assert evaluator().detection(mask, labels) == {**perfect, "empty": 0}
     assert evaluator().selection(mask)[0] != perfect
     assert evaluator().clean(labels)[0].tolist() == [True, True, False]
-    assert evaluator().clean().keys() == {0, 1, 2}
+    # Clients 1 and 2 hold no wrong label any more.
+    found = evaluator().noisy_clients([0], None, {0: 1.0, 1: 0.0, 2: 0.0}, labels=labels)
+    assert found == {
+        "precision": 1.0, "recall": 1.0, "f1": 1.0, "correlation": pytest.approx(1.0),
+    }  # fmt: skip
+    assert evaluator().noisy_clients([0])["recall"] == 0.5
+
+
+def test_labels_one_after_another_are_cut_by_client():
+    flat = np.concatenate([GIVEN[k] for k in sorted(GIVEN)])
+
+    cut = evaluator().by_client(flat)
+
+    assert cut.keys() == GIVEN.keys()
+    assert all(np.array_equal(cut[k], GIVEN[k]) for k in GIVEN)
 
 
 def test_clients_without_a_selection_have_no_score():

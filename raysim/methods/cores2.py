@@ -88,22 +88,18 @@ def sieve_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, Contribution]:
     """Reply with the model after training on the samples it selects."""
-    step, round_id = arguments["step"], arguments["round"]
     with client_session(client, memory, arguments) as own:
-        _, selected = train_dual(own, step, round_id=round_id)
-        judged = selected if step.selects(round_id) else None
-        return memory, sent_model(own, arguments, selected=judged)
+        _, selected = train_dual(own, arguments["step"], round_id=arguments["round"])
+        return memory, sent_model(own, arguments, selected=selected)
 
 
 def private_sieve_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, Contribution]:
     """Reply with the model after training on what the private one selects; keep that one."""
-    step, round_id = arguments["step"], arguments["round"]
     received, start = received_model(arguments), arguments["start"]
     kept = {part: memory.get(f"private/{part}", start[part]) for part in received}
     with client_session(client, memory, arguments, trees=[received, kept]) as own:
-        selected = train_sifted(own, step, round_id=round_id)
-        judged = selected if step.selects(round_id) else None
+        selected = train_sifted(own, arguments["step"], round_id=arguments["round"])
         private = {f"private/{part}": array for part, array in own.tree(1).items()}
-        return {**memory, **private}, sent_model(own, arguments, selected=judged)
+        return {**memory, **private}, sent_model(own, arguments, selected=selected)

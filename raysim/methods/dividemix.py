@@ -32,7 +32,7 @@ class DivideMix(Centralised):
     threshold: float = 0.5
     """tau: a label is used if it is clean with a higher probability."""
     temperature: float = 0.5
-    """T of the sharpening."""
+    """T of the sharpening, at least 0.1."""
     mixing: float = 4.0
     """a of Beta(a, a)."""
     unlabelled: float = 25.0

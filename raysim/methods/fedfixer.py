@@ -108,5 +108,4 @@ def fix_task(
         if step.keeps_personal:
             personal = {f"personal/{part}": array for part, array in own.tree(1).items()}
             memory = {**memory, **personal}
-        judged = selected if step.selects(arguments["round"]) else None
-        return memory, sent_model(own, arguments, weight=count, kept=count, selected=judged)
+        return memory, sent_model(own, arguments, weight=count, kept=count, selected=selected)

@@ -13,7 +13,6 @@ from raysim.methods.centralised import refuse_other_training
 from raysim.methods.clustered import clustered_stages, one_group
 from raysim.protocols import Client, Context, Contribution, Stage, State, Tree
 from raysim.settings import settings
-from raysim.steps.local import repaired_labels
 from raysim.steps.merging import chosen_clients, evaluated, train_groups_by
 from raysim.steps.sessions import client_session, sent_model
 
@@ -36,7 +35,7 @@ class Oracle:
 
     def _round(self, context: Context, state: State) -> State:
         chosen = chosen_clients(context)
-        clean = context.privilege("clean", repaired_labels(context, chosen))
+        clean = context.privilege("clean")
         state, _ = train_groups_by(
             train_clean_task,
             context,

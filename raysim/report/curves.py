@@ -123,8 +123,8 @@ def f_score_figure(setting: str, series: Sequence[Series]) -> Figure:
         Figure(
             "f-score",
             f"F-score over clients: {setting}",
-            "F-score of every client's labels judged clean, by the method's newest judgement, all "
-            "seeds together; clients where it is undefined are left out.",
+            "F-score of a client's labels judged clean, by the clients of the round that judged "
+            "last, all seeds together; clients where it is undefined are left out.",
         ),
         series,
         "client_f_score",

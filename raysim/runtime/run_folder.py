@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -20,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 import yaml
 
-from raysim.errors import CheckpointError, OutputError
+from raysim.errors import CheckpointError, DataError, OutputError
 from raysim.runtime.storage import (
     LOCK,
     PART,
@@ -159,6 +160,18 @@ class RunFolder:
 
         with self._writing(f"artifacts/{name}.npy"):
             self.storage.write(f"artifacts/{name}.npy", fill)
+
+    def array(self, name: str) -> np.ndarray:
+        """Return an array that was written."""
+        with self._reading(f"artifacts/{name}.npy"):
+            content = self.storage.read(f"artifacts/{name}.npy")
+        try:
+            found: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
+        except (ValueError, EOFError) as wrong:
+            raise DataError(
+                f"{self.path}/artifacts/{name}.npy is damaged ({wrong}); run it again"
+            ) from wrong
+        return found
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one round's record."""

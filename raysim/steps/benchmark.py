@@ -17,7 +17,7 @@ from raysim.models.training import TrainSettings, local_optimizer
 from raysim.models.zoo import Model
 from raysim.protocols import Client, Context, Contribution, State, Tree
 from raysim.seeding import stream
-from raysim.steps.local import client_logits, current_labels, repaired_labels
+from raysim.steps.local import client_logits, current_labels
 from raysim.steps.server import SCALAR_BYTES
 from raysim.steps.sessions import client_session, sent_model
 
@@ -79,8 +79,7 @@ def select_by_benchmark(context: Context, state: State, *, step: BenchmarkStep) 
     pooled = np.sum(list(counts.values()), axis=0)
     cut = closest_cut(found["reference"], pooled)
     context.sent("down", "threshold", clients * SCALAR_BYTES)
-    masks = federation.map(keep_task, cut=cut, **shared)
-    context.observe_selection(masks, labels=repaired_labels(context))
+    context.observe_selection(federation.map(keep_task, cut=cut, **shared))
     context.record(
         benchmark={
             "epochs": found["epochs"],

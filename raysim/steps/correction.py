@@ -217,8 +217,7 @@ def _observe(context: Context, replies: Mapping[int, Any], knobs: Mapping[str, A
     before, after, decided = (
         {k: reply[name] for k, reply in replies.items()} for name in ("before", "labels", "decided")
     )
-    context.observe_labels(after)
-    context.observe_phases(before, after, decided)
+    context.observe_repair(before, after, decided)
     renamed = sum(c is not None for own in decided.values() for c in own.values())
     total = sum(len(own) for own in decided.values())
     context.record(

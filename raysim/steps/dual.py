@@ -59,10 +59,11 @@ class DualStep:
         )
 
 
-def train_dual(own: Session, step: DualStep, *, round_id: int) -> tuple[float, np.ndarray]:
+def train_dual(own: Session, step: DualStep, *, round_id: int) -> tuple[float, np.ndarray | None]:
     """Train network 0 (global, w) and network 1 (personal, theta).
 
-    Return the mean over epochs of the number of samples that trained w, and which did in the last.
+    Return the mean over epochs of the number of samples that trained w, and which did in the last;
+    None while labels are not doubted.
     """
     total, last = 0, np.zeros(len(own.labels), dtype=bool)
     prior = label_shares(own) if step.literal and len(own.labels) else None
@@ -76,13 +77,13 @@ def train_dual(own: Session, step: DualStep, *, round_id: int) -> tuple[float, n
         mask = chosen.cpu().numpy()
         total, last[batch.index] = total + int(mask.sum()), mask
         own.note(epoch, len(mask), fit)
-    return total / own.train.epochs, last
+    return total / own.train.epochs, last if step.selects(round_id) else None
 
 
-def train_sifted(own: Session, step: DualStep, *, round_id: int) -> np.ndarray:
+def train_sifted(own: Session, step: DualStep, *, round_id: int) -> np.ndarray | None:
     """Train network 1 (private) by CORES2, network 0 by cross-entropy on what it selects.
 
-    Return which samples those were in the last epoch.
+    Return which samples those were in the last epoch; None while labels are not doubted.
     """
     from torch.nn.functional import cross_entropy
 
@@ -99,7 +100,7 @@ def train_sifted(own: Session, step: DualStep, *, round_id: int) -> np.ndarray:
         _move(own.weights(0), gradients(fit, own.weights(0)), own.train.lr)
         last[batch.index] = chosen.cpu().numpy()
         own.note(epoch, len(batch.index), fit)
-    return last
+    return last if step.selects(round_id) else None
 
 
 def label_shares(own: Session) -> torch.Tensor:

@@ -21,7 +21,6 @@ from raysim.seeding import stream
 from raysim.steps.local import (
     client_logits,
     current_labels,
-    labels_task,
     participants,
     trained_model,
     weight_of,
@@ -224,6 +223,13 @@ def relabel_by_model_task(
         candidates = doubtful(np.asarray(memory["losses"]), count)
     new = confident_labels(softmax(found), labels, candidates, arguments["threshold"])
     return {**memory, "labels": new}, int((new != labels).sum())
+
+
+def labels_task(
+    client: Client, memory: Tree, arguments: Mapping[str, Any]
+) -> tuple[Tree, np.ndarray]:
+    """Reply with the labels a client trains on now (for the evaluator, not the protocol)."""
+    return memory, current_labels(client, memory)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from raysim.models.forms import closed_form
 from raysim.models.params import image_shape_of
 from raysim.models.threads import one_thread, torch_device
 from raysim.models.training import TrainReport, TrainSettings, train_client
-from raysim.protocols import Client, ClientId, Context, Contribution, Stacked, Tree, runs_together
+from raysim.protocols import Client, ClientId, Contribution, Stacked, Tree, runs_together
 from raysim.seeding import stream
 from raysim.steps.server import contributed
 
@@ -26,22 +26,6 @@ from raysim.steps.server import contributed
 def current_labels(client: Client, memory: Tree) -> np.ndarray:
     """Return the corrected labels where a correction wrote them, else the given ones."""
     return np.asarray(memory.get("labels", client.record.labels))
-
-
-def repaired_labels(
-    context: Context, clients: Sequence[ClientId] | None = None
-) -> Mapping[ClientId, np.ndarray] | None:
-    """Return what clients train on now, for the evaluator alone; None: all as they were given."""
-    if context.config.correct.before is None:
-        return None
-    return context.federation.map(labels_task, on=clients)
-
-
-def labels_task(
-    client: Client, memory: Tree, arguments: Mapping[str, Any]
-) -> tuple[Tree, np.ndarray]:
-    """Reply with the labels a client trains on now (for the evaluator, not the protocol)."""
-    return memory, current_labels(client, memory)
 
 
 def train_together(

@@ -13,7 +13,7 @@ from typing import Any
 from raysim.models.params import initial_tree
 from raysim.protocols import ClientId, Context, State, Task
 from raysim.steps.evaluation import evaluate_clients, is_due, judge_labels
-from raysim.steps.local import participants, repaired_labels, train_task
+from raysim.steps.local import participants, train_task
 from raysim.steps.server import SCALAR_BYTES, group_model, next_models
 
 
@@ -94,7 +94,7 @@ def observe_selected(context: Context, replies: Mapping[ClientId, Any]) -> None:
     found = {k: reply.get("selected") for k, reply in replies.items()}
     masks = {k: mask for k, mask in found.items() if mask is not None}
     if masks:
-        context.observe_selection(masks, labels=repaired_labels(context, list(masks)))
+        context.observe_selection(masks)
 
 
 def count_uploads(context: Context, state: State, chosen: Sequence[ClientId]) -> None:

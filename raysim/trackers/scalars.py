@@ -46,7 +46,7 @@ class Points:
 
 SECTIONS = (
     *("labels", "phases", "selection", "selection_of_wrong"),
-    *("judged", "judged_of_wrong", "noisy_clients"),
+    *("judged", "judged_of_wrong", "noisy_clients", "top5"),
 )
 """Parts of a record that hold scores by name."""
 
@@ -57,14 +57,7 @@ def _values(record: Mapping[str, Any]) -> dict[str, float]:
     found |= {"loss/train": record.get("loss"), "loss/test": record.get("test_loss")}
     for what, per_task in record.get("by_task", {}).items():
         found |= {f"{what}/task_{n}": value for n, value in enumerate(per_task)}
-    for section in (
-        "labels",
-        "phases",
-        "selection",
-        "selection_of_wrong",
-        "judged",
-        "noisy_clients",
-    ):
+    for section in SECTIONS:
         found |= {f"{section}/{k}": v for k, v in (record.get(section) or {}).items()}
     if "groups" in record:
         found["groups/count"] = len(set(record["groups"]))

@@ -19,11 +19,17 @@ FAIR = ("train.rounds=4", "train.epochs=1", "train.kernel=autograd", "server.wei
 CLEAN = ("data.noise=none",)
 SWITCHES = {
     "co_teaching": (("method.forget_rate=0",), ()),
-    "cores2_global": (("method.warmup=4", "method.confidence=0"), ("method.warmup=1",)),
-    "cores2_local": (("method.warmup=4", "method.confidence=0"), ("method.warmup=1",)),
+    "cores2_global": (
+        ("method.warmup=4", "method.confidence=0"),
+        ("method.warmup=1", "method.confidence=0"),
+    ),
+    "cores2_local": (
+        ("method.warmup=4", "method.confidence=0"),
+        ("method.warmup=1", "method.confidence=0"),
+    ),
     "fedfixer": (
         ("method.warmup=4", "method.confidence=0", "method.without=personal"),
-        ("method.warmup=1",),
+        ("method.warmup=1", "method.confidence=0", "method.without=personal"),
     ),
     "mr": (
         # Every loss is in the first bin, so nothing is above the threshold.

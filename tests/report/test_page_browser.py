@@ -251,11 +251,14 @@ def test_dark_and_light(compared):
     light = background(page), page.evaluate(line)
 
     page.locator("#theme").click()
-    redraw = "draw(figures.find(f => f.element.id === 'figure-accuracy'))"
-    page.evaluate(redraw)  # as scrolling to it does
+    changed = f"before => {line} !== before"
+    near = page.locator("#figure-accuracy").scroll_into_view_if_needed
+    near()  # figures are drawn when they are near
+    page.wait_for_function(changed, arg=light[1])
     dark = background(page), page.evaluate(line)
     page.locator("#theme").click()
-    page.evaluate(redraw)
+    near()
+    page.wait_for_function(changed, arg=dark[1])
 
     assert light[0] == "rgb(255, 255, 255)"
     assert max(int(part) for part in dark[0].strip("rgb()").split(",")) < 40

@@ -231,3 +231,12 @@ def test_a_repair_in_front_of_a_stage_is_in_the_name(write_run):
     file.write_text(file.read_text() + "correct: {before: train}\n")
 
     assert list(make_report([str(run)]).methods) == ["single+fb_nll"]
+
+
+def test_both_kinds_of_f_scores_have_a_figure(write_run):
+    arrays = {"client_f_score": np.array([0.5, np.nan]), "client_f_score_judged": np.full(2, 0.25)}
+    report = make_report([str(write_run("single", 0, [0.5], arrays=arrays))])
+
+    drawn = {figure.name: figure.drawing for figure in report.figures}
+    assert drawn["f-score"].values == {"single": [0.5]}
+    assert drawn["f-score-judged"].values == {"single": [0.25, 0.25]}

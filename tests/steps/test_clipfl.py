@@ -70,7 +70,7 @@ def counted(score, rounds, accuracy):
 def test_the_candidacy_of_clients_is_scored_as_their_noisiness(bench, monkeypatch):
     made, given = clients(bench), []
     context = made.round()
-    judge = lambda *told: given.append(told) or {}  # noqa: E731
+    judge = lambda *told, labels: given.append(told) or {}  # noqa: E731
     monkeypatch.setattr(context.evaluator, "noisy_clients", judge)
     candidacy = {"0": counted(0, 2, 1.0), "1": counted(3, 4, 1.0), "3": counted(2, 2, 1.0)}
     state = State(groups=IN_ONE, values={"candidacy": candidacy})

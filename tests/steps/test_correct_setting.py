@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from raysim.config import load_config
-from raysim.errors import ConfigError
+from raysim.errors import ConfigError, Interrupted
 from raysim.methods import METHODS
 from raysim.methods.clustered import stages_of, uses_of
-from raysim.protocols import State
 
 REPAIRS_ITSELF = ["fb_nll", "fedcorr_fb_nll", "clipfl_fb_nll", "rhfl_fb_nll"]
 OTHERS = [name for name in METHODS.names() if name not in REPAIRS_ITSELF]
@@ -75,31 +75,58 @@ def test_truth_does_not_matter_for_its_bytes(run_tiny):
     assert set(repair["bytes"]["up"]) == {"class eigenvectors"}
 
 
-@pytest.mark.parametrize("method", ["co_teaching", "mr"])
-def test_samples_are_scored_by_the_labels_that_were_judged(run_tiny, method):
-    summary = run_tiny(method, "correct.before=train", base=("train.rounds=3",)).summary
+@pytest.mark.parametrize(
+    ("method", "stage"), [("co_teaching", "train"), ("mr", "select"), ("oracle", "train")]
+)
+def test_samples_are_scored_by_the_labels_that_were_judged(run_tiny, method, stage):
+    result = run_tiny(method, f"correct.before={stage}", base=("train.rounds=3",))
 
     # Nearly every label is right after the repair; a quarter was wrong before it.
-    assert summary["labels"]["noise_before"] > 0.2
-    assert summary["labels"]["noise_after"] < 0.05
-    assert summary["selection"]["precision"] > 0.95
+    assert result.summary["labels"]["noise_before"] > 0.2
+    assert result.summary["labels"]["noise_after"] < 0.05
+    assert result.summary["selection"]["precision"] > 0.95
+    found = [r["stage"] for r in result.records if "selection" in r]
+    assert set(found) == {stage}  # the repair is not the method's judgement
 
 
-def test_the_oracle_knows_the_repaired_labels(bench):
-    made = bench(
-        [[0, 0, 1], [1, 0]], "model.name=logistic", "method=oracle", "correct.before=train",
-        classes=2,
-    )  # fmt: skip
-    made.federation.map(spoil_task, on=[0])
-    context = made.round()
-    *_, stage = made.config.method.stages(made.config)
+def test_a_method_before_the_repair_is_scored_by_the_given_labels(run_tiny):
+    plain = run_tiny("mr", base=("train.rounds=2",))
+    repaired_later = run_tiny("mr", "correct.before=train", base=("train.rounds=2",))
 
-    stage.step(context, State(groups={0: 0, 1: 0}))
-
-    assert context.entry["selection"] == {"precision": 1.0, "recall": 1.0, "f_score": 1.0}
-    assert context.entry["selection_of_wrong"]["recall"] == 1.0  # the spoiled one is left out
+    assert repaired_later.summary["selection"] == plain.summary["selection"]
 
 
-def spoil_task(client, memory, arguments):
-    """As a repair that takes a right label for wrong."""
-    return {**memory, "labels": np.array([1, 0, 1])}, None
+def test_noisy_clients_are_those_that_the_repair_left(run_tiny):
+    summary = run_tiny("clipfl_fb_nll", base=("train.rounds=6",)).summary
+    folder = Path(summary["run_dir"])
+    left = np.load(folder / "artifacts" / "client_noise_corrected.npy") > 0
+    found = summary["noisy_clients"]["found"]
+
+    assert 0 < left.sum() < len(left)  # all are noisy before it
+    assert summary["noisy_clients"]["precision"] == pytest.approx(left[found].mean())
+    assert summary["noisy_clients"]["recall"] == pytest.approx(left[found].sum() / left.sum())
+
+
+def test_fedcorr_is_not_judged_for_a_repair_before_it(run_tiny):
+    result = run_tiny("fedcorr", "correct.before=identify", base=("train.rounds=8",))
+    kept = [r["selection"] for r in result.records if "selection" in r]
+
+    # It keeps nearly all of the repaired labels, a quarter of which are not the given ones.
+    assert min(one["recall"] for one in kept) > 0.9
+    assert max(one["precision"] for one in kept) < 1.0
+
+
+def test_a_resumed_run_knows_the_repaired_labels(run_tiny, tmp_path):
+    overrides = ("correct.before=train", f"output={tmp_path / 'run'}")
+
+    def stop(event):
+        if event.kind == "round" and event.stage == "train":
+            raise KeyboardInterrupt
+
+    whole = run_tiny("co_teaching", "correct.before=train", base=("train.rounds=3",))
+    with pytest.raises((KeyboardInterrupt, Interrupted)):
+        run_tiny("co_teaching", *overrides, base=("train.rounds=3",), listeners=[stop])
+    again = run_tiny("co_teaching", *overrides, base=("train.rounds=3",), resume=True)
+
+    assert again.summary["selection"] == whole.summary["selection"]
+    assert again.summary["digest"] == whole.summary["digest"]

@@ -242,6 +242,7 @@ def test_warm_up_trains_both_networks_and_judges_nothing(bench):
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"temperature": 0.05},
         {"threshold": 1.0},
         {"temperature": 0.0},
         {"mixing": 0.0},

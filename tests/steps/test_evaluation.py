@@ -209,3 +209,18 @@ def test_labels_are_judged_only_when_asked_and_at_the_end(bench):
         context = made.round(last=last)
         evaluated(context, state_of(made, {0: 0, 1: 0}, {0: 0}))
         assert ("judged" in context.entry) == (asked and last)
+
+
+def test_the_result_has_the_newest_scores_and_clients_their_own(run_tiny):
+    asked = ("evaluate.top5=true", "evaluate.f_score=true")
+    result = run_tiny("co_teaching", *asked, base=("train.rounds=3",))
+    last = result.records[-1]
+
+    names = ("top5", "selection", "selection_of_wrong", "judged", "judged_of_wrong")
+    for name in names:
+        assert result.summary[name] == last[name]
+    assert result.summary["noisy_clients"] is None  # it names no clients
+    clients = result.clients_frame()
+    assert clients["f_score"].mean() == pytest.approx(last["selection"]["f_score"])
+    assert clients["f_score_judged"].mean() == pytest.approx(last["judged"]["f_score"])
+    assert not np.allclose(clients["f_score"], clients["f_score_judged"])

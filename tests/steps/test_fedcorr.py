@@ -74,7 +74,7 @@ def test_the_lid_of_clients_is_scored_as_their_noisiness(bench, monkeypatch):
     remember(made, "losses", [[0.1] * 4] * 4)
     lid = {"0": 1.0, "1": 1.1, "2": 9.0, "3": 9.2}
     context = made.round()
-    judge = lambda *told: given.append(told) or {}  # noqa: E731
+    judge = lambda *told, labels: given.append(told) or {}  # noqa: E731
     monkeypatch.setattr(context.evaluator, "noisy_clients", judge)
 
     noisy_clients(context, State(groups=IN_ONE, values={"lid": lid}))

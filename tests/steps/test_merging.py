@@ -151,7 +151,7 @@ def test_a_client_that_diverges_is_named_with_advice(bench, kernel):
 def test_a_client_whose_weights_do_not_fit_a_sum_is_named(bench, kernel):
     # One step, so that the weights are large but finite: nothing has diverged yet.
     made = clients(bench, "train.epochs=1", "train.batch_size=64", kernel=kernel)
-    made.world.pixels[made.ids[2]] *= 1e12
+    made.world.pixels[made.ids[2]] *= 1e24
     made.federation.where = "train round 1/9"
 
     with pytest.raises(ClientFailed, match=r"client 2 failed in train round 1/9.*weighted sum"):
