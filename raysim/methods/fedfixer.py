@@ -38,7 +38,7 @@ class FedFixer:
     distance: float = 15.0
     """lambda, the pull between the two models."""
     confidence: float = 2.0
-    """Largest beta."""
+    """Largest beta; 2 is meant for hundreds of rounds, try 0.5 for short runs."""
     personal_lr: float = 1.0  # CIFAR-10; 0.5 for MNIST
     """zeta as a multiple of train.lr."""
     inner_steps: int = 5  # released code
