@@ -6,6 +6,7 @@ Text in, a checked ``RunConfig`` out.
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -14,7 +15,7 @@ from string import Formatter
 from typing import Any, Literal
 
 import yaml
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from raysim.bundled import find_config
 from raysim.data.world import DataSettings
@@ -34,7 +35,6 @@ from raysim.steps.evaluation import EvaluateSettings
 from raysim.steps.server import ServerSettings
 
 _MISSING = object()
-FINITE = ConfigDict(allow_inf_nan=False)
 
 
 @settings
@@ -294,9 +294,13 @@ def _build(cls: type[Any], raw: object, path: str, what: str = "") -> Any:
         for name, value in raw.items()
     }
     try:
-        return cls(**values)
+        made = cls(**values)
     except SettingError as wrong:
         raise _at(path, wrong) from wrong
+    for name, value in values.items():  # after the checks of its own, which know a remedy
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{_join(path, name)} must be a finite number, got {value!r}")
+    return made
 
 
 def _at(path: str, wrong: SettingError) -> ConfigError:
@@ -336,7 +340,7 @@ def _leaf(hint: Any, value: object, path: str) -> Any:
         if isinstance(value, bool) and bool not in (hint, *typing.get_args(hint)):
             kinds = "a word" if words else "a number"
             raise ConfigError(f"{path} must be {kinds}, got {value!r}; yes and no are not")
-        return TypeAdapter(hint, config=FINITE).validate_python(value)
+        return TypeAdapter(hint).validate_python(value)
     except ValidationError as wrong:
         rules = [error["msg"].removeprefix("Input should be ") for error in wrong.errors()]
         rule = " or ".join(dict.fromkeys(rules))

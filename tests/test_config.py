@@ -179,10 +179,7 @@ def test_a_number_or_word_setting_tells_its_words(override, word):
         ("data.server.per_class=-1", "data.server.per_class must not be negative, got -1"),
         ("checkpoint.every=0", "checkpoint.every must be at least 1, got 0"),
         ("evaluate.every=0", "evaluate.every must be at least 1, got 0"),
-        (
-            "method.grouping.threshold=.nan",
-            "method.grouping.threshold must be a finite number, got nan",
-        ),
+        ("method.grouping.threshold=.nan", "method.grouping.threshold must be in [0, 1], got nan"),
         (
             "method={name: mr, largest_loss: .inf}",
             "method.largest_loss must be a finite number, got inf",

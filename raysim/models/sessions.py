@@ -15,7 +15,14 @@ import numpy as np
 
 from raysim.models.evaluation import in_parts
 from raysim.models.params import image_shape_of, load_tree, module_for, seeded, to_tree
-from raysim.models.training import Batch, TrainSettings, batches, diverged, local_optimizer
+from raysim.models.training import (
+    Batch,
+    TrainSettings,
+    batches,
+    diverged,
+    local_optimizer,
+    refuse_diverged,
+)
 from raysim.models.zoo import Model
 from raysim.protocols import Tree
 
@@ -138,10 +145,9 @@ class Session:
         self.networks[which].train()
 
     def tree(self, which: int = 0) -> dict[str, np.ndarray]:
-        """Return a copy of a network's weights; refuses those that are not finite."""
+        """Return a copy of a network's weights; refuses those that have diverged."""
         tree = to_tree(self.networks[which])
-        if not all(np.isfinite(array).all() for array in tree.values()):
-            raise diverged(self.train, self.train.epochs, 2, "the weights are not finite")
+        refuse_diverged(tree, self.train, 2)
         return tree
 
 

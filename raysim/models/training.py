@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     Loss = Callable[[torch.Tensor, "Batch"], torch.Tensor]
     Regulariser = Callable[[torch.nn.Module], torch.Tensor]
+
+LARGEST_WEIGHT = 1e8
+"""Weights from here on have diverged."""
 
 
 @settings
@@ -124,8 +127,7 @@ def train_client(
         steps = batches(images, labels, settings, rng=rng, device=device, black=black)
         report = _descend(module, steps, settings, loss or _cross_entropy, regulariser)
     trained = to_tree(module)
-    if not all(np.isfinite(array).all() for array in trained.values()):
-        raise diverged(settings, settings.epochs, report.steps, "the weights are not finite")
+    refuse_diverged(trained, settings, report.steps)
     return trained, report
 
 
@@ -239,6 +241,18 @@ def _proximal(update: Update, parameters: list[torch.Tensor], settings: TrainSet
         update([g + settings.proximal * p for g, p in zip(gradients, pull, strict=True)])
 
     return pulled
+
+
+def refuse_diverged(tree: Tree, settings: TrainSettings, step: int) -> None:
+    """Refuse weights that no network comes back from; running statistics need only be finite."""
+    if not (np.isfinite(tree["buffers"]).all() and has_sane_weights(tree["trainable"])):
+        what = f"the weights are not finite or not below {LARGEST_WEIGHT:g}"
+        raise diverged(settings, settings.epochs, step, what)
+
+
+def has_sane_weights(trainable: np.ndarray, axis: int | None = None) -> Any:
+    """Return whether all weights are finite and not absurdly large."""
+    return (np.abs(trainable) < LARGEST_WEIGHT).all(axis=axis)
 
 
 def diverged(settings: TrainSettings, epoch: int, step: int, what: str) -> FloatingPointError:

@@ -17,7 +17,13 @@ from raysim.models.evaluation import logits
 from raysim.models.forms import closed_form
 from raysim.models.params import image_shape_of
 from raysim.models.threads import one_thread, torch_device
-from raysim.models.training import TrainReport, TrainSettings, train_client
+from raysim.models.training import (
+    LARGEST_WEIGHT,
+    TrainReport,
+    TrainSettings,
+    has_sane_weights,
+    train_client,
+)
 from raysim.protocols import Client, ClientId, Contribution, Stacked, Tree, runs_together
 from raysim.seeding import stream
 from raysim.steps.server import contributed
@@ -93,13 +99,13 @@ def _member(client: Client, labels: np.ndarray, shared: Mapping[str, Any]) -> Me
 
 
 def _refuse_diverged(ids: Sequence[ClientId], trainable: np.ndarray, train: TrainSettings) -> None:
-    finite = np.isfinite(trainable).all(axis=1)
-    if not finite.all():
+    sane = has_sane_weights(trainable, axis=1)
+    if not sane.all():
         raise ClientFailed(
-            ids[int(np.argmin(finite))],
+            ids[int(np.argmin(sane))],
             "train_task",
-            f"training diverged: the weights are not finite with {train.optimizer} and lr "
-            f"{train.lr:g}; lower train.lr",
+            f"training diverged: the weights are not finite or not below {LARGEST_WEIGHT:g}, with "
+            f"{train.optimizer} and lr {train.lr:g}; lower train.lr",
         )
 
 

@@ -87,7 +87,12 @@ def test_fb_nll_runs_and_invents_no_truth(blind):
     assert result.summary["correction"] is not None
     assert '"noise_before"' not in (result.run_dir / "rounds.jsonl").read_text()
     kept = sorted(p.name for p in (result.run_dir / "artifacts").iterdir())
-    assert kept == ["labels_corrected.npy", "labels_given.npy", "similarity.npy"]
+    assert kept == [
+        "labels_corrected.npy",
+        "labels_given.npy",
+        "repaired_labels.npy",
+        "similarity.npy",
+    ]
     assert result.accuracy > 0.5
 
 
