@@ -239,7 +239,7 @@ def judgements_table(series: Sequence[Series]) -> Table:
             rows.append([Cell(one.label, one.label, note=one.progress), Cell(who, who), *cells])
     return Table(
         name="judgements",
-        title="Labels judged clean",
+        title="How well labels were judged",
         caption=(
             "The newest judgement, means over the clients that made it: precision and recall of "
             "the labels judged clean, their F-score, and the F-score of the others as wrong labels "
