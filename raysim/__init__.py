@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raysim.config import RunConfig, load_config
     from raysim.experiment import Experiment
-    from raysim.results import Results, RunResult, load_result, load_results
+    from raysim.runs.results import Results, RunResult, load_result, load_results
 
 __version__ = "0.1.0"
-_CONFIG, _RESULTS = "raysim.config", "raysim.results"
+_CONFIG, _RESULTS = "raysim.config", "raysim.runs.results"
 _HOME = {"Experiment": "raysim.experiment", "RunConfig": _CONFIG, "load_config": _CONFIG}
 _HOME |= dict.fromkeys(("Results", "RunResult", "load_result", "load_results"), _RESULTS)
 __all__ = ["Experiment", "Results", "RunConfig", "RunResult", "load_config", "load_result"]

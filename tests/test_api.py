@@ -14,7 +14,7 @@ import pytest
 
 from raysim import Experiment, RunResult, load_config, load_result, load_results
 from raysim.errors import DataError, EnvironmentNotFit, OutputError
-from raysim.runtime.checkpoint import read_manifest
+from raysim.storage.checkpoint import read_manifest
 
 SMALL = (
     "data.partition={kind: tasks, clients: 6, groups: 2}",

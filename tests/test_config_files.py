@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from raysim.bundled import bundled_configs, config_files
 from raysim.config import load_config
+from raysim.config.bundled import bundled_configs, config_files
 from raysim.errors import ConfigError
 
 

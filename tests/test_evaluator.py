@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raysim.evaluator import Evaluator
+from raysim.experiment.evaluator import Evaluator
 
 TRUE = {0: np.array([0, 0, 1]), 1: np.array([2, 2]), 2: np.array([3, 3, 3])}
 GIVEN = {0: np.array([0, 1, 1]), 1: np.array([2, 0]), 2: np.array([3, 3, 3])}

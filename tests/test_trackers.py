@@ -11,8 +11,8 @@ import pytest
 from raysim.config import load_config
 from raysim.errors import ConfigError, EnvironmentNotFit, Interrupted
 from raysim.experiment import Experiment
+from raysim.runs.folder import RunFolder
 from raysim.runtime.coordinator import Event
-from raysim.runtime.run_folder import RunFolder
 from raysim.trackers import tracking
 from raysim.trackers.scalars import Points
 

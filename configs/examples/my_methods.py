@@ -17,7 +17,7 @@ from raysim.core.clustering import cluster
 from raysim.methods import METHODS
 from raysim.protocols import Client, Context, Stage, State, Tree
 from raysim.settings import check, settings
-from raysim.steps.merging import train_round
+from raysim.steps.group_training import train_round
 
 
 def histogram_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:

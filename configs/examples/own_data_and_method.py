@@ -21,8 +21,8 @@ from raysim.methods import METHODS
 from raysim.methods.clustered import one_group
 from raysim.protocols import Stage
 from raysim.settings import check, settings
+from raysim.steps.group_training import train_round
 from raysim.steps.grouping import GroupingSettings, group_by_similarity
-from raysim.steps.merging import train_round
 
 # %% [markdown]
 # ## A dataset

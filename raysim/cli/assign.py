@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from raysim.assignment import Assignment, Grouped
+    from raysim.standalone.assignment import Assignment, Grouped
 
 
 @click.command("assign")
@@ -28,8 +28,8 @@ def command(run: str, features: tuple[str, ...], vectors: bool, as_json: bool) -
     raysim assign runs/quickstart/fb_nll/seed0 new-client.npy
     raysim assign clusters new-client-vectors.npy --vectors
     """  # noqa: D301 -- click reads the real \b character
-    from raysim.assignment import assign, open_grouped, read_vectors, vectors_of_features
-    from raysim.data.feature_files import check_exists
+    from raysim.data.features.feature_files import check_exists
+    from raysim.standalone.assignment import assign, open_grouped, read_vectors, vectors_of_features
 
     for file in features:
         check_exists(file)

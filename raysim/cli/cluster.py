@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from raysim.feature_clusters import Clusters
+    from raysim.standalone.feature_clusters import Clusters
     from raysim.steps.grouping import GroupingSettings
 
 FORMATS = ("png", "pdf", "html")
@@ -90,8 +90,8 @@ def command(
     wanted, how = _formats(formats), _settings(rank, threshold, linkage)
     count = _number(clusters)
     _check_folder(out, force=force)
-    from raysim.data.feature_files import find_files
-    from raysim.feature_clusters import cluster_files, save_clusters, summary
+    from raysim.data.features.feature_files import find_files
+    from raysim.standalone.feature_clusters import cluster_files, save_clusters, summary
 
     found = cluster_files(find_files(features), count, how, seed=seed)
     save_clusters(found, out, _pictures(found, wanted))
@@ -147,7 +147,7 @@ def _formats(text: str) -> tuple[str, ...]:
 
 def _check_folder(out: Path, *, force: bool) -> None:
     from raysim.errors import OutputError
-    from raysim.feature_clusters import RESULT, read_clusters
+    from raysim.standalone.feature_clusters import RESULT, read_clusters
 
     if not out.exists() or not any(out.iterdir()):
         return
@@ -159,7 +159,7 @@ def _check_folder(out: Path, *, force: bool) -> None:
 
 
 def _pictures(found: Clusters, formats: Sequence[str]) -> dict[str, bytes]:
-    from raysim.feature_clusters import figures
+    from raysim.standalone.feature_clusters import figures
 
     made = figures(found) if formats else []
     drawn = [figure for figure in made if figure.drawing is not None]

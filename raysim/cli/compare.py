@@ -13,7 +13,7 @@ import click
 from raysim.cli.options import import_option
 
 if TYPE_CHECKING:
-    from raysim.compare.plan import Run
+    from raysim.studies.compare.plan import Run
 
 
 @click.command("compare")
@@ -52,9 +52,9 @@ def command(config: str, overrides: tuple[str, ...], **options: Any) -> None:
 
     if options["resume"] and options["force"]:
         raise ConfigError("--resume and --force contradict each other; give one of them")
-    from raysim.compare.plan import check_fit, parse_entries, parse_seeds, plan, unfinished
     from raysim.report.writer import checked_output
-    from raysim.runtime.storage import make_output_folder
+    from raysim.storage.objects import make_output_folder
+    from raysim.studies.compare.plan import check_fit, parse_entries, parse_seeds, plan, unfinished
 
     seeds = parse_seeds(options["seeds"])
     entries = parse_entries(options["methods"], options["settings"])
@@ -77,7 +77,7 @@ def _execute(
     runs: Sequence[Run], todo: Sequence[Run], errors: Path, options: Any, say: Any
 ) -> list[tuple[str, str]]:
     """Do the runs; return the titles and errors of those that failed."""
-    from raysim.processes import Job, default_jobs, execute
+    from raysim.studies.processes import Job, default_jobs, execute
 
     runtime = todo[0].config.runtime
     elsewhere = runtime.address is not None or runtime.per_actor.gpus > 0
@@ -99,7 +99,7 @@ def _execute(
             )
             for run in todo
         ],
-        worker="raysim.compare.worker",
+        worker="raysim.studies.compare.worker",
         at_once=jobs,
         say=say,
         score=lambda job, last: (f"{100 * last['accuracy']:.2f} %", ""),
@@ -112,9 +112,9 @@ def _show(
     runs: Sequence[Run], failed: Sequence[tuple[str, str]], out: str, *, as_json: bool
 ) -> None:
     """Print the table, write the report, and leave with 1 if something went wrong."""
-    from raysim.compare.table import rows_of
     from raysim.errors import RaysimError
     from raysim.report.writer import write_report
+    from raysim.studies.compare.table import rows_of
 
     rows = rows_of(runs)
     places = [run.folder.root for run in runs if run.folder.is_finished]
@@ -147,7 +147,7 @@ def _print(rows: Sequence[Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from raysim.compare.table import COLUMNS, MORE, texts
+    from raysim.studies.compare.table import COLUMNS, MORE, texts
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate((*COLUMNS, *MORE)):

@@ -73,7 +73,7 @@ def _guarded(check: Callable[[], list[Finding]]) -> list[Finding]:
 
 
 def _packages() -> list[Finding]:
-    from raysim.environment import describe_environment
+    from raysim.runs.environment import describe_environment
 
     found: dict[str, Any] = describe_environment()
     missing = [name for name, version in found["packages"].items() if version is None]
@@ -159,7 +159,7 @@ def _is_present(dataset: Any) -> bool:
 
 
 def _ray() -> list[Finding]:
-    from raysim.runtime.ray.session import probe
+    from raysim.runtime.ray.connection import probe
 
     return [Finding("ray", True, probe())]
 

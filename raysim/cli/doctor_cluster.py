@@ -17,8 +17,8 @@ LARGEST_SKEW_S = 1.0
 
 def cluster_findings(address: str | None, storage: str | None) -> list[Finding]:
     """Ask the nodes: as a driver on one of them, or through the dashboard's URL as a job."""
-    from raysim.runtime.ray.session import is_url
-    from raysim.runtime.storage import refuse_secrets
+    from raysim.runtime.ray.connection import is_url
+    from raysim.storage.objects import refuse_secrets
 
     if storage is not None:
         refuse_secrets(storage, "--storage")  # before anything repeats it

@@ -15,8 +15,8 @@ def command(run: str, to: str | None, everything: bool) -> None:
     A finished run has them in models/ already, unless it has more than 100. This makes them from
     the last checkpoint: of older runs, unfinished ones, or with a model per client.
     """
-    from raysim.model_files import FOLDER, export_models
-    from raysim.runtime.storage import place
+    from raysim.runs.models import FOLDER, export_models
+    from raysim.storage.objects import place
 
     where = place(run)
     files = export_models(where, None if to is None else place(to), everything=everything)

@@ -36,7 +36,7 @@ def command(
     A path or URL that can be read from here is copied. Everything else, and always a job or with
     --address, comes through the cluster's dashboard port, checked by sha256.
     """
-    from raysim.runtime.transfer import arrive, arriving, check_destination
+    from raysim.runs.transfer import arrive, arriving, check_destination
 
     if to is not None:
         check_destination(to, force=force)
@@ -75,8 +75,8 @@ def _bring(run: str, address: str | None, into: Path, *, models: bool) -> None:
 def _copied(run: str, into: Path, *, models: bool) -> bool:
     """Whether a run directory was readable from here and is now copied."""
     from raysim.errors import DataError, EnvironmentNotFit
-    from raysim.runtime.storage import open_storage, place
-    from raysim.runtime.transfer import copy
+    from raysim.runs.transfer import copy
+    from raysim.storage.objects import open_storage, place
 
     try:
         return copy(open_storage(place(run)), into, models=models)
@@ -89,12 +89,12 @@ def _copied(run: str, into: Path, *, models: bool) -> bool:
 def _through_cluster(jobs: Jobs, run: str, into: Path, *, models: bool) -> None:
     """Have a small job send the run directory in its log."""
     from raysim.errors import DataError
+    from raysim.runs.transfer import REQUEST, receive, unpack
     from raysim.runtime.ray.jobs import FETCH, new_job_id
-    from raysim.runtime.transfer import REQUEST, receive, unpack
 
     job_id = new_job_id("fetch")
     request = {REQUEST: json.dumps({"run": run, "models": models})}
-    line = "python -m raysim.runtime.transfer"
+    line = "python -m raysim.runs.transfer"
     jobs.submit(line, request, job_id=job_id, kind=FETCH, run_dir=run)
     with tempfile.TemporaryFile() as archive:
         try:

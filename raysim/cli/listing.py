@@ -17,7 +17,7 @@ KINDS = ("methods", "datasets", "models", "features", "noise", "partitions", "co
 @import_option
 def command(kind: str, imports: tuple[str, ...]) -> None:
     """List methods, datasets, models, features, noise models, partitions or bundled configs."""
-    from raysim.plugins import import_modules, module_names
+    from raysim.config.plugins import import_modules, module_names
 
     import_modules(module_names(imports))
     rows = _configs() if kind == "configs" else _choices(_registry(kind))
@@ -49,7 +49,7 @@ def _choices(registry: Any) -> list[tuple[str, str]]:
 
 
 def _configs() -> list[tuple[str, str]]:
-    from raysim.bundled import bundled_configs, config_files
+    from raysim.config.bundled import bundled_configs, config_files
 
     rows = []
     for path in config_files():

@@ -13,8 +13,8 @@ import click
 if TYPE_CHECKING:
     import numpy as np
 
-    from raysim.model_files import RunModels
-    from raysim.models.saved import SavedModel
+    from raysim.runs.models import RunModels
+    from raysim.runs.saved_models import SavedModel
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def command(
     raysim predict runs/quickstart/fb_nll/seed0 --group 0 --data-test
     """  # noqa: D301 -- click reads the real \b character
     from raysim.errors import ConfigError
-    from raysim.model_files import RunModels
-    from raysim.runtime.storage import place
+    from raysim.runs.models import RunModels
+    from raysim.storage.objects import place
 
     if bool(images) == data_test:
         raise ConfigError("give IMAGES or --data-test, one of them; see `raysim predict --help`")
@@ -103,7 +103,7 @@ Batches = Iterator[tuple[str, list[str], "np.ndarray", "list[int | None]"]]
 
 def _given(sources: tuple[str, ...], saved: SavedModel) -> Batches:
     """Yield the user's images; say at the end what had to be done to them."""
-    from raysim.data.pictures import Changed, Wanted, list_sources, read_blocks
+    from raysim.data.datasets.pictures import Changed, Wanted, list_sources, read_blocks
 
     facts, changed = saved.facts, Changed()
     wanted = Wanted(facts.image_shape, facts.pixels, facts.class_names)
@@ -149,7 +149,7 @@ def _classified(
     import numpy as np
 
     from raysim.data.store import prepare
-    from raysim.steps.local import client_logits
+    from raysim.steps.local_training import client_logits
 
     facts = saved.facts
     arguments = {"model": saved.model, "classes": facts.classes, "kernel": facts.kernel}
@@ -229,7 +229,7 @@ def _write_csv(out: Path, found: list[Prediction], saved: SavedModel, top: int) 
     import csv
     import io
 
-    from raysim.runtime.storage import save_output
+    from raysim.storage.objects import save_output
 
     names = saved.facts.class_names
     top = min(top, saved.facts.classes)

@@ -67,7 +67,7 @@ def command(name: str | None, **options: Any) -> None:
 
 def _summary(folder: Path, file: Path | None) -> None:
     from raysim.errors import OutputError
-    from raysim.reproduce.summary import write_summary
+    from raysim.studies.reproduce.summary import write_summary
 
     text = write_summary(folder)
     if file is None:
@@ -81,8 +81,8 @@ def _summary(folder: Path, file: Path | None) -> None:
 
 
 def _list(as_json: bool) -> None:
-    from raysim.reproduce.costs import table_hours
-    from raysim.reproduce.recipes import SCALES, TARGETS, seeds_of
+    from raysim.studies.reproduce.costs import table_hours
+    from raysim.studies.reproduce.recipes import SCALES, TARGETS, seeds_of
 
     rows: list[dict[str, Any]] = [
         {
@@ -130,10 +130,10 @@ def _reproduce(
     as_json: bool,
     **_: Any,
 ) -> None:
-    from raysim.processes import default_jobs
-    from raysim.reproduce.plan import check_data, plan
-    from raysim.reproduce.recipes import find_target, parse_seeds, seeds_of, select_cells
-    from raysim.reproduce.runner import execute
+    from raysim.studies.processes import default_jobs
+    from raysim.studies.reproduce.plan import check_data, plan
+    from raysim.studies.reproduce.recipes import find_target, parse_seeds, seeds_of, select_cells
+    from raysim.studies.reproduce.runner import execute
 
     target = find_target(name)
     chosen, wanted = select_cells(target, cells), parse_seeds(seeds, scale, seeds_of(target))
@@ -159,9 +159,9 @@ def _reproduce(
 def _report(
     target: Any, chosen: Sequence[Any], scale: Any, out: Path, failures: Any, as_json: bool
 ) -> None:
-    from raysim.reproduce.figures import draw_figure
-    from raysim.reproduce.results import read_results, rows_of, stored_scale
-    from raysim.reproduce.summary import reduced_texts
+    from raysim.studies.reproduce.figures import draw_figure
+    from raysim.studies.reproduce.results import read_results, rows_of, stored_scale
+    from raysim.studies.reproduce.summary import reduced_texts
 
     results = read_results(out, target, scale)
     addresses = {cell.address for cell in chosen}
@@ -191,7 +191,7 @@ def _report(
 
 
 def _print_rows(target: Any, rows: Sequence[Any], results: Any, scale: Any, out: Path) -> None:
-    from raysim.reproduce.summary import columns_of, row_texts
+    from raysim.studies.reproduce.summary import columns_of, row_texts
 
     header = ["cell", "measured", "seeds", "published", "difference"]
     if target.kind != "accuracy":

@@ -49,7 +49,7 @@ def command(
     raysim scale --clients 1000,10000 --landmarks 200 --out runs/landmarks --plot cost.png
     """  # noqa: D301 -- click reads the real \b character
     from raysim.cli.progress import log_to_terminal
-    from raysim.scaling import (
+    from raysim.studies.scale import (
         ScaleSettings,
         check_plot,
         draw,
@@ -102,7 +102,7 @@ def _print_table(
     from rich.console import Console
     from rich.table import Table
 
-    from raysim.scaling import PHASES
+    from raysim.studies.scale import PHASES
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in ("clients", *PHASES, *more):

@@ -10,7 +10,7 @@ import click
 from raysim.cli.options import import_option
 
 if TYPE_CHECKING:
-    from raysim.runtime.storage import Storage
+    from raysim.storage.objects import Storage
 
 
 @click.command("show")
@@ -32,7 +32,7 @@ def command(runs: tuple[str, ...], as_json: bool, plan: bool, imports: tuple[str
         return
     from raysim.cli.tables import print_result, print_results
     from raysim.errors import DataError
-    from raysim.runtime.finding import find_runs
+    from raysim.runs.folder import find_runs
 
     folders: list[Storage] = []
     for run in runs:

@@ -58,8 +58,8 @@ def command(
     raysim submit mine.yaml seed=1 --address http://127.0.0.1:8265 --storage s3://bucket/runs
     """  # noqa: D301 -- click reads the real \b character
     from raysim.config import config_yaml, load_config
+    from raysim.config.plugins import module_files
     from raysim.errors import ConfigError
-    from raysim.plugins import module_files
 
     if resume and force:
         raise ConfigError("--resume and --force contradict each other; give one of them")
@@ -100,7 +100,7 @@ def for_cluster(config: RunConfig, storage: str | None) -> RunConfig:
 
 def _output(output: str, storage: str | None) -> str:
     from raysim.errors import ConfigError
-    from raysim.runtime.storage import refuse_secrets
+    from raysim.storage.objects import refuse_secrets
 
     if storage is None:
         if not _is_absolute(output):

@@ -15,7 +15,7 @@ import click
 
 if TYPE_CHECKING:
     from raysim.cli.story import Story
-    from raysim.runtime.storage import Storage
+    from raysim.storage.objects import Storage
 
 QUIET_S = 3.0
 """Seconds without a new line after which the lock is asked whether anybody is still there."""
@@ -39,7 +39,7 @@ def command(run: str, once: bool, interval: float) -> None:
     any more. Ctrl-C ends only the watching (130). In a pipe: one plain line per round.
     """
     from raysim.errors import DataError
-    from raysim.runtime.storage import reason
+    from raysim.storage.objects import reason
 
     try:
         storage = _run_at(run)
@@ -54,8 +54,8 @@ def command(run: str, once: bool, interval: float) -> None:
 def _run_at(run: str) -> Storage:
     """Return the run directory, the only one below a folder, or one that is not there yet."""
     from raysim.errors import ConfigError
-    from raysim.runtime.finding import find_runs
-    from raysim.runtime.storage import open_storage, place
+    from raysim.runs.folder import find_runs
+    from raysim.storage.objects import open_storage, place
 
     found = find_runs(run)
     if len(found) > 1:

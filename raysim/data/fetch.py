@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from raysim.data.cifar_n import FILES as HUMAN_FILES
-from raysim.data.cifar_n import find_human_labels
 from raysim.data.datasets import DATASETS, data_root
+from raysim.data.datasets.cifar_n import FILES as HUMAN_FILES
+from raysim.data.datasets.cifar_n import find_human_labels
+from raysim.data.datasets.standard import Facts, StandardSet
+from raysim.data.datasets.torchvision_files import download, install
 from raysim.data.packages import LITE0_FILE, RECIPES
-from raysim.data.standard import Facts, StandardSet
-from raysim.data.torchvision_files import download, install
 from raysim.errors import DataError
 from raysim.settings import did_you_mean
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from raysim.data.cifar_n import COLUMNS, FILES, read_human_labels
-from raysim.data.standard import IDX_FILES
+from raysim.data.datasets.cifar_n import COLUMNS, FILES, read_human_labels
+from raysim.data.datasets.standard import IDX_FILES
 from raysim.errors import DataError
 
 LITE0_FILE = "weights/efficientnet-lite0-57934424.pth"

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raysim.data.client_files import ClientFiles, Given
 from raysim.data.datasets import DATASETS, Dataset
+from raysim.data.datasets.client_files import ClientFiles, Given
 from raysim.data.features import FEATURES, Extractor
 from raysim.data.noise import NOISE, Human, Noise, NoisyLabels, NoNoise
 from raysim.data.partition import (

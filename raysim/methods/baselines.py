@@ -9,7 +9,7 @@ from raysim.methods import METHODS
 from raysim.methods.clustered import assign, clustered_stages, one_group, true_groups
 from raysim.protocols import Context, Stage, State
 from raysim.settings import settings
-from raysim.steps.merging import train_alone
+from raysim.steps.group_training import train_alone
 
 
 def _own_groups(context: Context, state: State) -> State:

@@ -20,7 +20,7 @@ from raysim.methods.clustered import (
 )
 from raysim.protocols import Context, Stage, State, Task
 from raysim.settings import check, settings
-from raysim.steps.merging import chosen_clients, evaluated, train_groups_by
+from raysim.steps.group_training import chosen_clients, evaluated, train_groups_by
 
 
 @settings

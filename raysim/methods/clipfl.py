@@ -34,8 +34,8 @@ from raysim.models.losses import PLAIN, SmoothedCrossEntropy
 from raysim.protocols import Context, Stage, State
 from raysim.settings import check, settings
 from raysim.steps.correction import CorrectionSettings
-from raysim.steps.local import num_participants
-from raysim.steps.merging import chosen_clients, evaluated, train_groups
+from raysim.steps.group_training import chosen_clients, evaluated, train_groups
+from raysim.steps.local_training import num_participants
 from raysim.steps.pruning import cleanest_first, prune, score_round
 from raysim.steps.server import members_by_group
 from raysim.steps.validation import ValidationSettings, with_validation, without_validation

@@ -13,8 +13,8 @@ from raysim.errors import ConfigError
 from raysim.protocols import ClientId, Context, GroupId, Stage, State, Step
 from raysim.settings import settings
 from raysim.steps.correction import CorrectionSettings, correct_labels
+from raysim.steps.group_training import train_round
 from raysim.steps.grouping import GroupingSettings, group_by_similarity
-from raysim.steps.merging import train_round
 
 
 def clustered_stages(

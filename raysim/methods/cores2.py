@@ -21,7 +21,7 @@ from raysim.methods.clustered import clustered_stages, one_group
 from raysim.protocols import Client, Context, Contribution, Stage, State, Tree
 from raysim.settings import check, settings
 from raysim.steps.dual import DualStep, train_dual, train_sifted
-from raysim.steps.merging import with_initial
+from raysim.steps.group_training import with_initial
 from raysim.steps.server import group_model
 from raysim.steps.sessions import client_session, received_model, sent_model
 

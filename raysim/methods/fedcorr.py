@@ -30,8 +30,8 @@ from raysim.models.losses import PLAIN, SmoothedCrossEntropy
 from raysim.protocols import Context, Stage, State
 from raysim.settings import check, settings
 from raysim.steps.correction import CorrectionSettings
+from raysim.steps.group_training import chosen_clients, evaluated, train_groups
 from raysim.steps.identification import clean_participants, noisy_clients, relabel, sweep
-from raysim.steps.merging import chosen_clients, evaluated, train_groups
 
 ORIGINAL: dict[str, Any] = {
     "optimizer": "sgd",

@@ -24,7 +24,7 @@ from raysim.methods.clustered import clustered_stages, one_group
 from raysim.protocols import Client, Context, Contribution, Stage, State, Tree
 from raysim.settings import check, settings
 from raysim.steps.dual import DualStep, train_dual
-from raysim.steps.merging import chosen_clients, evaluated, train_groups_by
+from raysim.steps.group_training import chosen_clients, evaluated, train_groups_by
 from raysim.steps.sessions import client_session, received_model, sent_model
 
 

@@ -17,7 +17,7 @@ from raysim.methods.centralised import refuse_other_training
 from raysim.methods.clustered import one_group, refuse_short, share_of_rounds
 from raysim.protocols import ClientId, Context, Stage, State
 from raysim.settings import check, settings
-from raysim.steps.merging import chosen_clients, evaluated
+from raysim.steps.group_training import chosen_clients, evaluated
 from raysim.steps.neighbours import judges, neighbour_round
 
 

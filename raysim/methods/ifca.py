@@ -33,7 +33,7 @@ from raysim.steps.association import (
     reassociated,
 )
 from raysim.steps.evaluation import is_due
-from raysim.steps.merging import chosen_clients, count_uploads, evaluated, train_groups
+from raysim.steps.group_training import chosen_clients, count_uploads, evaluated, train_groups
 from raysim.steps.server import group_model
 
 

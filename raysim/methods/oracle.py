@@ -13,7 +13,7 @@ from raysim.methods.centralised import refuse_other_training
 from raysim.methods.clustered import clustered_stages, one_group
 from raysim.protocols import Client, Context, Contribution, Stage, State, Tree
 from raysim.settings import settings
-from raysim.steps.merging import chosen_clients, evaluated, train_groups_by
+from raysim.steps.group_training import chosen_clients, evaluated, train_groups_by
 from raysim.steps.sessions import client_session, sent_model
 
 

@@ -22,7 +22,7 @@ from raysim.methods.clustered import clustered_stages, one_group, share_of_round
 from raysim.protocols import Context, Stage, State
 from raysim.settings import check, settings
 from raysim.steps.centroids import CentroidStep, centroid_round
-from raysim.steps.merging import chosen_clients, evaluated
+from raysim.steps.group_training import chosen_clients, evaluated
 
 
 @METHODS.register("rfl")

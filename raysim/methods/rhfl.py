@@ -32,7 +32,7 @@ from raysim.protocols import Context, Stage, State
 from raysim.settings import check, settings
 from raysim.steps.alignment import align, confidence, evaluate_own, learn, start_models
 from raysim.steps.correction import CorrectionSettings
-from raysim.steps.merging import chosen_clients
+from raysim.steps.group_training import chosen_clients
 
 
 @METHODS.register("rhfl")

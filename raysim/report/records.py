@@ -15,8 +15,8 @@ import numpy as np
 import yaml
 
 from raysim.errors import DataError
-from raysim.runtime.finding import find_runs
-from raysim.runtime.storage import Storage, reason
+from raysim.runs.folder import find_runs
+from raysim.storage.objects import Storage, reason
 
 Record = Mapping[str, Any]
 

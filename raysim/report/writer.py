@@ -18,7 +18,7 @@ from raysim.report.build import make_report
 from raysim.report.documents import LATEX_MARK, MARKDOWN_MARK, write_latex, write_markdown
 from raysim.report.figure import Figure
 from raysim.report.report import Report
-from raysim.runtime.storage import reason, save_output
+from raysim.storage.objects import reason, save_output
 
 DOCUMENTS = ("html", "md", "tex")
 PICTURES = ("png", "pdf")

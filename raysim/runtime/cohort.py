@@ -28,7 +28,7 @@ from raysim.protocols import (
     Tree,
     World,
 )
-from raysim.runtime.checkpoint import read_object, write_object
+from raysim.storage.checkpoint import read_object, write_object
 
 
 @dataclass(frozen=True)

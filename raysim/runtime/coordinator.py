@@ -16,8 +16,8 @@ from typing import Any
 
 from raysim.errors import CheckpointError, Interrupted, ModelsLost, WorkerLost
 from raysim.protocols import Context, Federation, Stage, State
-from raysim.runtime.checkpoint import read_manifest, write_manifest
-from raysim.runtime.run_folder import RunFolder
+from raysim.runs.folder import RunFolder
+from raysim.storage.checkpoint import read_manifest, write_manifest
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from raysim.errors import Interrupted
+from raysim.runs.folder import RunFolder
 from raysim.runtime.coordinator import Event, Listener
-from raysim.runtime.run_folder import RunFolder
 
 LOG, EVENTS = "run.log", "events.jsonl"
 SEND_EVERY_S = 10.0

@@ -21,8 +21,8 @@ from raysim.protocols import (
     Tree,
     WorldSpec,
 )
-from raysim.runtime.checkpoint import read_object, write_object
 from raysim.runtime.cohort import Call, Cohort, merge_shards, resolve_with, run_at_server
+from raysim.storage.checkpoint import read_object, write_object
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from raysim.models.training import train_client
 from raysim.protocols import Client, ClientId, Context, Contribution, State, Tree
 from raysim.seeding import stream
 from raysim.steps.evaluation import is_due, logit_scores, record_scores
-from raysim.steps.local import client_logits, current_labels
-from raysim.steps.merging import local_arguments, mean_loss
+from raysim.steps.group_training import local_arguments, mean_loss
+from raysim.steps.local_training import client_logits, current_labels
 from raysim.steps.server import SCALAR_BYTES, members_by_group
 
 

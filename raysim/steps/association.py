@@ -19,7 +19,7 @@ from raysim.models.evaluation import sample_losses
 from raysim.models.params import different_trees
 from raysim.protocols import Client, ClientId, Context, Handle, State, Tree
 from raysim.seeding import stream_seed
-from raysim.steps.local import client_logits, current_labels
+from raysim.steps.local_training import client_logits, current_labels
 from raysim.steps.server import SCALAR_BYTES, group_model
 
 TRIES = 200  # rccpfl_ifca.md section B

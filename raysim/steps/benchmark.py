@@ -17,7 +17,7 @@ from raysim.models.training import TrainSettings, local_optimizer
 from raysim.models.zoo import Model
 from raysim.protocols import Client, Context, Contribution, State, Tree
 from raysim.seeding import stream
-from raysim.steps.local import client_logits, current_labels
+from raysim.steps.local_training import client_logits, current_labels
 from raysim.steps.server import SCALAR_BYTES
 from raysim.steps.sessions import client_session, sent_model
 

@@ -16,7 +16,7 @@ from raysim.models.soft_targets import prediction_entropy
 from raysim.models.training import Batch, local_optimizer
 from raysim.protocols import Client, ClientId, Context, Contribution, State, Tree
 from raysim.seeding import stream
-from raysim.steps.merging import train_groups_by
+from raysim.steps.group_training import train_groups_by
 from raysim.steps.server import group_model
 from raysim.steps.sessions import client_session, sent_model
 

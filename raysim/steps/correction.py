@@ -22,7 +22,7 @@ from raysim.protocols import Client, Context, State, Step, Tree
 from raysim.seeding import stream
 from raysim.settings import check, settings
 from raysim.steps.arrays import on_device, to_numpy
-from raysim.steps.local import current_labels
+from raysim.steps.local_training import current_labels
 from raysim.steps.relevance import WIRE
 
 CHUNK = 1000

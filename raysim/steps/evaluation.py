@@ -11,7 +11,7 @@ from raysim.core.selection import sieved
 from raysim.models.evaluation import score, top_accuracy
 from raysim.protocols import Client, ClientId, Context, State, Tree
 from raysim.settings import check, settings
-from raysim.steps.local import client_logits
+from raysim.steps.local_training import client_logits
 
 KINDS = ("accuracy", "loss")
 

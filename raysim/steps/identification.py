@@ -18,14 +18,14 @@ from raysim.core.noise_detection import (
 from raysim.models.evaluation import sample_losses
 from raysim.protocols import Client, ClientId, Context, Contribution, State, Tree
 from raysim.seeding import stream
-from raysim.steps.local import (
+from raysim.steps.group_training import count_uploads, local_arguments, mean_loss, with_initial
+from raysim.steps.local_training import (
     client_logits,
     current_labels,
     participants,
     trained_model,
     weight_of,
 )
-from raysim.steps.merging import count_uploads, local_arguments, mean_loss, with_initial
 from raysim.steps.server import (
     SCALAR_BYTES,
     contributed,

@@ -14,8 +14,8 @@ from raysim.models.evaluation import sample_losses
 from raysim.models.sessions import Session
 from raysim.protocols import Client, ClientId, Context, Contribution, State, Tree
 from raysim.seeding import stream
-from raysim.steps.local import client_logits
-from raysim.steps.merging import local_arguments, train_groups_by, with_initial
+from raysim.steps.group_training import local_arguments, train_groups_by, with_initial
+from raysim.steps.local_training import client_logits
 from raysim.steps.server import SCALAR_BYTES, group_model
 from raysim.steps.sessions import client_session, received_model, sent_model
 

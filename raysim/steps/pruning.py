@@ -11,8 +11,8 @@ import numpy as np
 
 from raysim.models.evaluation import score
 from raysim.protocols import Client, ClientId, Context, Contribution, State, Tree
-from raysim.steps.local import client_logits, current_labels, trained_model, weight_of
-from raysim.steps.merging import count_uploads, local_arguments, mean_loss, with_initial
+from raysim.steps.group_training import count_uploads, local_arguments, mean_loss, with_initial
+from raysim.steps.local_training import client_logits, current_labels, trained_model, weight_of
 from raysim.steps.server import contributed, group_model, members_by_group, next_models
 from raysim.steps.validation import VALIDATION
 

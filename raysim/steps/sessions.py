@@ -12,7 +12,7 @@ from raysim.models.sessions import Session, open_session
 from raysim.models.threads import one_thread, torch_device
 from raysim.protocols import Client, Contribution, Tree
 from raysim.seeding import stream
-from raysim.steps.local import current_labels, weight_of
+from raysim.steps.local_training import current_labels, weight_of
 
 SMALLEST_WEIGHT = 1e-6
 """Of a client that selected nothing: a mean needs weights above zero."""

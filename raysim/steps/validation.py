@@ -15,7 +15,7 @@ from raysim.errors import ConfigError, DataError
 from raysim.protocols import Context, State, Tree
 from raysim.seeding import stream
 from raysim.settings import check, settings
-from raysim.steps.merging import with_initial
+from raysim.steps.group_training import with_initial
 
 VALIDATION = "validation/images"
 """Name of the stored images and labels, where they are not the server's clean ones."""

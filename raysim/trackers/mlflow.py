@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raysim.errors import EnvironmentNotFit
-from raysim.runtime.run_folder import RunFolder
+from raysim.runs.folder import RunFolder
 from raysim.trackers.scalars import Point
 
 FILE = "mlflow.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.errors import ConfigError, EnvironmentNotFit
-from raysim.runtime.run_folder import RunFolder
+from raysim.runs.folder import RunFolder
 from raysim.trackers.scalars import Point
 
 FOLDER = "tensorboard"

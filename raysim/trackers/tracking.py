@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from raysim.errors import Interrupted
+from raysim.runs.folder import RunFolder
 from raysim.runtime.coordinator import Event, Listener
-from raysim.runtime.run_folder import RunFolder
 from raysim.trackers.mlflow import Mlflow, check_mlflow
 from raysim.trackers.scalars import Point, Points
 from raysim.trackers.tensorboard import TensorBoard, check_tensorboard

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from raysim.assignment import assign, open_grouped
 from raysim.cli.main import cli
 from raysim.config import load_config
 from raysim.core.similarity import relevance
 from raysim.core.spectra import spectrum, truncate
-from raysim.data.feature_files import find_files
+from raysim.data.features.feature_files import find_files
 from raysim.data.world import DriverData
 from raysim.errors import DataError
 from raysim.experiment import Experiment
-from raysim.feature_clusters import cluster_files, save_clusters
+from raysim.standalone.assignment import assign, open_grouped
+from raysim.standalone.feature_clusters import cluster_files, save_clusters
 
 LATE = (1, 6, 11)
 """One client of every task arrives late."""

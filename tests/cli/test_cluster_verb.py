@@ -11,10 +11,10 @@ from raysim.cli.main import cli
 from raysim.core.clustering import merge_tree
 from raysim.core.similarity import similarity_matrix
 from raysim.core.spectra import spectrum
-from raysim.data.feature_files import find_files
+from raysim.data.features.feature_files import find_files
 from raysim.errors import ConfigError, DataError, EnvironmentNotFit, OutputError
-from raysim.feature_clusters import cluster_files
 from raysim.seeding import stream
+from raysim.standalone.feature_clusters import cluster_files
 
 D = 10
 
@@ -137,7 +137,7 @@ def test_many_clients_in_little_memory(tmp_path, monkeypatch):
     files = find_files([str(tmp_path)])
     kept = cluster_files(files, 3)
 
-    monkeypatch.setattr("raysim.steps.comparison.KEPT_BYTES", 1)
+    monkeypatch.setattr("raysim.standalone.comparison.KEPT_BYTES", 1)
     again = cluster_files(files, 3)
 
     assert (again.similarity == kept.similarity).all()

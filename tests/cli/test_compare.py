@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from raysim.cli.main import main
-from raysim.compare.plan import Entry, parse_entries, parse_seeds, plan
 from raysim.config import load_config
 from raysim.data.world import DriverData
 from raysim.errors import ConfigError
 from raysim.experiment import Experiment
 from raysim.models.params import initial_tree
-from raysim.runtime.checkpoint import write_object
+from raysim.storage.checkpoint import write_object
+from raysim.studies.compare.plan import Entry, parse_entries, parse_seeds, plan
 
 SHORT = ("train.rounds=2", "train.epochs=1", "train.participation=0.1", "name=short")
 """One client trains in a round, so most models are still what they began as."""
@@ -108,7 +108,7 @@ def test_every_method_starts_from_the_same_weights(finished, tmp_path):
 
 def moved(folder: Path, method: str, seed: int) -> int:
     """Number of groups that one of the round's clients belongs to."""
-    from raysim.steps.local import participants
+    from raysim.steps.local_training import participants
 
     config = load_config("quickstart", list(SHORT))
     groups = read(folder, method, seed)["groups"]

@@ -104,7 +104,7 @@ def test_files_folders_and_arrays_say_the_same(run, test_digits, tmp_path):
 
 
 def test_the_probability_is_the_softmax_of_the_logits(run, test_digits, tmp_path):
-    from raysim.models.saved import load_model
+    from raysim.runs.saved_models import load_model
 
     image = test_digits[0][3]
     Image.fromarray(image).save(tmp_path / "one.png")

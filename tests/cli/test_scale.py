@@ -15,7 +15,7 @@ import pytest
 
 from raysim.errors import Interrupted
 from raysim.experiment import Experiment
-from raysim.scaling import PHASES, PeakMemory, ScaleSettings, draw
+from raysim.studies.scale import PHASES, PeakMemory, ScaleSettings, draw
 
 QUICK = ("--local", "--dim", "20", "--rounds", "1")
 

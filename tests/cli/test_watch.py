@@ -16,10 +16,10 @@ import raysim.cli.watch as watch
 from raysim.cli.watch import Follower, Lines
 from raysim.config import config_yaml, load_config
 from raysim.errors import ClientFailed, ConfigError, DataError, Interrupted
+from raysim.runs.folder import RunFolder
 from raysim.runtime.coordinator import Event
 from raysim.runtime.events import keep_logs
-from raysim.runtime.run_folder import RunFolder
-from raysim.runtime.storage import open_storage
+from raysim.storage.objects import open_storage
 
 RUN = {"name": "quickstart", "method": "fb_nll", "seed": 0}
 SETTINGS = ("train.rounds=4", "runtime.kind=local")

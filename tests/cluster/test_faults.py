@@ -21,9 +21,9 @@ def plain(script):
 
 TROUBLE = """
 import contextlib
-import raysim.steps.merging as merging
+import raysim.steps.group_training as merging
 from ray import cloudpickle
-from raysim.steps.local import train_task, train_together
+from raysim.steps.local_training import train_task, train_together
 
 cloudpickle.register_pickle_by_value(sys.modules["__main__"])
 

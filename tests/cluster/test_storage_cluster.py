@@ -40,7 +40,7 @@ def test_a_folder_that_one_node_does_not_see_is_refused_by_address(in_cluster):
         + WAIT
         + """
 from raysim.runtime.ray.reachable import unreachable
-from raysim.runtime.ray.session import nodes
+from raysim.runtime.ray.connection import nodes
 
 wrong = ""
 try:
@@ -113,7 +113,7 @@ def test_actors_of_two_nodes_write_to_one_bucket(in_cluster, s3):
     facts = in_cluster(
         [ONE, ONE],
         """
-from raysim.runtime.storage import open_storage
+from raysim.storage.objects import open_storage
 
 
 def stop(event):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raysim.data.cifar100_subset import FILE, OTHERS, VEHICLES, Cifar100Subset
 from raysim.data.datasets import data_root
+from raysim.data.datasets.cifar100_subset import FILE, OTHERS, VEHICLES, Cifar100Subset
 from raysim.errors import DataError
 from raysim.seeding import stream
 from raysim.settings import SettingError

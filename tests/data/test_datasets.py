@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from raysim.data.datasets import DATASETS, channel_statistics, checked, data_root
-from raysim.data.synthetic import orthonormal
+from raysim.data.datasets.synthetic import orthonormal
 from raysim.errors import ConfigError, DataError
 from raysim.seeding import stream
 from raysim.settings import SettingError

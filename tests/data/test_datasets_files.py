@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import scipy.io
 
-from raysim.data import standard, torchvision_files
-from raysim.data.datasets import DATASETS
-from raysim.data.idx import read_idx
+from raysim.data.datasets import DATASETS, standard, torchvision_files
+from raysim.data.datasets.idx import read_idx
 from raysim.errors import DataError
 
 SHAPES = {

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raysim.data.class_names import CLOTHING1M_NAMES
 from raysim.data.datasets import DATASETS
+from raysim.data.datasets.class_names import CLOTHING1M_NAMES
 from raysim.errors import DataError
 from raysim.settings import SettingError
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from raysim.data import feature_cache
-from raysim.data.features import HogFeatures, PixelFeatures, feature_file
+from raysim.data.features import HogFeatures, PixelFeatures, feature_cache, feature_file
 from raysim.errors import DataError
 from raysim.seeding import stream
 
@@ -115,7 +114,7 @@ SCRIPT = textwrap.dedent(
     import os, sys, time
     from pathlib import Path
     import numpy as np
-    from raysim.data import feature_cache
+    from raysim.data.features import feature_cache
 
     class Store:
         digest, image_shape = "d1", (4, 4, 1)

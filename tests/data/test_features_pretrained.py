@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.data import pretrained
 from raysim.data.datasets import DATASETS, data_root
-from raysim.data.features import FEATURES, Lite0Features, ResNet18Features
+from raysim.data.features import FEATURES, Lite0Features, ResNet18Features, pretrained
 from raysim.errors import ConfigError, DataError
 from raysim.seeding import stream
 

@@ -16,8 +16,8 @@ from PIL import Image
 
 from raysim.data import packages
 from raysim.data.datasets import DATASETS
+from raysim.data.datasets.standard import IDX_FILES
 from raysim.data.fetch import fetch, fetchable
-from raysim.data.standard import IDX_FILES
 from raysim.errors import DataError
 
 

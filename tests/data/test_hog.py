@@ -8,7 +8,7 @@ import pytest
 import torch
 from skimage.feature import hog as skimage_hog
 
-import raysim.data.hog as hog_module
+import raysim.data.features.hog as hog_module
 from raysim.data.features import hog
 from raysim.errors import ConfigError
 from raysim.seeding import stream

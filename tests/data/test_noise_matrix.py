@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raysim.config import load_config
-from raysim.data.class_names import CIFAR10_NAMES, CIFAR100_NAMES, CIFAR100_SUPERCLASSES
+from raysim.data.datasets.class_names import CIFAR10_NAMES, CIFAR100_NAMES, CIFAR100_SUPERCLASSES
 from raysim.data.noise import NOISE, check_level, check_noise
 from raysim.data.noise.symmetric import choose_noisy
 from raysim.data.partition import Split

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from raysim.data.datasets.task_classes import CIFAR10_TASKS
 from raysim.data.partition import (
     PARTITIONS,
     Split,
@@ -14,7 +15,6 @@ from raysim.data.partition import (
     clients_per_task,
     floor_share,
 )
-from raysim.data.tasks import CIFAR10_TASKS
 from raysim.errors import DataError
 from raysim.seeding import stream
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from raysim.data.datasets import DATASETS
+from raysim.data.datasets.synthetic import Synthetic
 from raysim.data.store import ImageStore, cache_root, materialise, prepare
-from raysim.data.synthetic import Synthetic
 from raysim.data.truth import true_labels, truth_file
 from raysim.data.world import DataWorld
 from raysim.errors import DataError

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from raysim.config import config_yaml, dump_config, load_config
+from raysim.config.plugins import import_modules, module_files, module_names
 from raysim.errors import ConfigError, EnvironmentNotFit
-from raysim.plugins import import_modules, module_files, module_names
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "configs" / "examples" / "my_methods.py"
 SHORT = ("quickstart", "train.rounds=2", "train.epochs=1", "runtime.kind=local")
@@ -254,7 +254,7 @@ def test_workers_that_cannot_find_the_module_say_what_to_do(ray_session, folder)
     from ray.exceptions import ActorDiedError, RayTaskError
 
     from raysim.runtime.ray.client_actor import ClientActor
-    from raysim.runtime.ray.losses import original
+    from raysim.runtime.ray.failures import original
     from raysim.runtime.ray.parameter_server import ParameterServer
 
     (folder / "own_task.py").write_text("def task():\n    return 1\n")

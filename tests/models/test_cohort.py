@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from raysim.models import cohort
-from raysim.models.cohort import Member, cohort_logits, train_cohort
+from raysim.models import stacked_training as cohort
 from raysim.models.evaluation import logits
 from raysim.models.forms import closed_form
 from raysim.models.params import initial_tree
+from raysim.models.stacked_training import Member, cohort_logits, train_cohort
 from raysim.models.training import TrainSettings, train_client
 from raysim.models.zoo import LeNet5, Logistic, Mlp, SmallCnn
 from raysim.seeding import stream

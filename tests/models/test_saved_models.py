@@ -10,11 +10,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from raysim.errors import ConfigError, DataError, OutputError
-from raysim.model_files import Commit, RunModels, export_models, file_name
 from raysim.models.params import layout
-from raysim.models.saved import ENTRY, _layout, from_bytes, load_model, model_of
 from raysim.models.zoo import Logistic, Mlp, SmallCnn
-from raysim.runtime.checkpoint import read_manifest, read_object
+from raysim.runs.models import Commit, RunModels, export_models, file_name
+from raysim.runs.saved_models import ENTRY, _layout, from_bytes, load_model, model_of
+from raysim.storage.checkpoint import read_manifest, read_object
 
 SHORT = ("train.rounds=2", "train.epochs=1")
 CNN = ("model=small_cnn", "train.lr=0.1", *SHORT)
@@ -97,7 +97,7 @@ def test_torch_and_safetensors_alone_give_the_accuracy_of_the_run(runs, kind):
         by_hand, by_us = network(images), saved.build()(images)
 
     assert torch.equal(by_hand, by_us)
-    from raysim.steps.local import client_logits
+    from raysim.steps.local_training import client_logits
 
     arguments = {"model": saved.model, "classes": 10, "kernel": saved.facts.kernel}
     ours = client_logits(saved.tree, images.numpy(), arguments)
@@ -130,7 +130,7 @@ def test_a_model_per_client_has_a_file_per_client(run_tiny, tmp_path):
 
 
 def test_too_many_models_are_left_to_export(run_tiny, tmp_path, monkeypatch):
-    import raysim.model_files as model_files
+    import raysim.runs.models as model_files
 
     monkeypatch.setattr(model_files, "MOST", 5)
     run_tiny("local_only", folder="run", base=SHORT)

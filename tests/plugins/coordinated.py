@@ -11,9 +11,9 @@ import numpy as np
 
 from raysim.errors import ModelsLost
 from raysim.protocols import ClientRecord, Stage
+from raysim.runs.folder import RunFolder
 from raysim.runtime.coordinator import Coordinator
 from raysim.runtime.local import LocalFederation
-from raysim.runtime.run_folder import RunFolder
 
 
 def add(client, memory, arguments):

@@ -13,9 +13,9 @@ from ray import cloudpickle
 
 from raysim.errors import ClientFailed, ConfigError, EnvironmentNotFit, RaysimError
 from raysim.protocols import Contribution
-from raysim.runtime.checkpoint import tree_digest
 from raysim.runtime.ray.client_actor import RayHandle
 from raysim.runtime.ray.clients import ClientActors
+from raysim.storage.checkpoint import tree_digest
 
 pytestmark = pytest.mark.ray
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import this file

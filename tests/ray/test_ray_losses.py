@@ -15,7 +15,7 @@ import pytest
 from ray import cloudpickle
 
 from raysim.protocols import Contribution
-from raysim.runtime.checkpoint import tree_digest
+from raysim.storage.checkpoint import tree_digest
 
 pytestmark = pytest.mark.ray
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import this file

@@ -14,8 +14,8 @@ import ray
 from ray import cloudpickle
 
 from raysim.protocols import Contribution, runs_together
-from raysim.runtime.checkpoint import tree_digest
 from raysim.runtime.cohort import Call
+from raysim.storage.checkpoint import tree_digest
 
 pytestmark = pytest.mark.ray
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import this file
@@ -169,8 +169,8 @@ def _slow_for_all(client, memory, arguments):
 
 
 def test_a_group_whose_clients_are_all_late_keeps_its_model(run_tiny, ray_session, tmp_path):
-    import raysim.steps.merging as merging
-    from raysim.steps.local import train_task
+    import raysim.steps.group_training as merging
+    from raysim.steps.local_training import train_task
 
     marker = str(tmp_path / "slow")
 

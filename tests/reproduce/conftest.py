@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from raysim.reproduce import published, recipes
-from raysim.reproduce.recipes import Target
+from raysim.studies.reproduce import published, recipes
+from raysim.studies.reproduce.recipes import Target
 
 TINY = Target(
     name="rcc-pfl/tiny",
@@ -93,8 +93,8 @@ def reproduce(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..
 @pytest.fixture(scope="module")
 def finished(_own_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of the tiny table's results, and optimum's for seed 1 too; read-only."""
-    from raysim.reproduce.plan import plan
-    from raysim.reproduce.runner import execute
+    from raysim.studies.reproduce.plan import plan
+    from raysim.studies.reproduce.runner import execute
 
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
@@ -129,8 +129,8 @@ def as_process(tmp_path: Path) -> Callable[..., list[str]]:
         (folder / "tiny.yaml").write_text(text, encoding="utf-8")
         script = f"""
             import sys
-            from raysim.reproduce import recipes
-            from raysim.reproduce.recipes import Target
+            from raysim.studies.reproduce import recipes
+            from raysim.studies.reproduce.recipes import Target
             recipes.TARGETS[{target.name!r}] = {target!r}
             recipes.BASES["rcc-pfl", "digits", "full"] = {str(folder / "tiny.yaml")!r}
             from raysim.cli.main import main

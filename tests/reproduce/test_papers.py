@@ -9,11 +9,11 @@ import pytest
 
 from raysim.config import choice_name
 from raysim.methods import METHODS
-from raysim.record_facts import newest
-from raysim.reproduce import recipes
-from raysim.reproduce.papers import PAPERS
-from raysim.reproduce.plan import plan
-from raysim.reproduce.recipes import (
+from raysim.runs.record import newest
+from raysim.studies.reproduce import recipes
+from raysim.studies.reproduce.papers import PAPERS
+from raysim.studies.reproduce.plan import plan
+from raysim.studies.reproduce.recipes import (
     SCALES,
     TARGETS,
     method_of,
@@ -25,8 +25,8 @@ from raysim.reproduce.recipes import (
     seeds_of,
     select_cells,
 )
-from raysim.reproduce.results import rows_of, value_of
-from raysim.reproduce.worker import _mean_selection
+from raysim.studies.reproduce.results import rows_of, value_of
+from raysim.studies.reproduce.worker import _mean_selection
 
 
 def config_of(name: str, address: str, scale: str = "full", seed: int = 0):

@@ -7,7 +7,7 @@ import pytest
 
 from raysim.config import load_config
 from raysim.data.world import DriverData
-from raysim.reproduce.passes import (
+from raysim.studies.reproduce.passes import (
     METHODS,
     NEIGHBOURS,
     SETTING,
@@ -15,7 +15,7 @@ from raysim.reproduce.passes import (
     measure,
     printed_costs,
 )
-from raysim.reproduce.recipes import TARGETS
+from raysim.studies.reproduce.recipes import TARGETS
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from raysim.reproduce.published import (
+from raysim.studies.reproduce.published import (
     TABLE_II_SIMILARITY,
     TABLE_VII_SIMILARITY,
     Published,
     published,
 )
-from raysim.reproduce.recipes import CLUSTERING, CORRECTION, RCC_PFL, TARGETS
+from raysim.studies.reproduce.recipes import CLUSTERING, CORRECTION, RCC_PFL, TARGETS
 
 SHEETS = Path(__file__).resolve().parents[3] / "shared" / "specs"
 DATASETS = {"MNIST": "mnist", "Fashion-MNIST": "fashion_mnist", "CIFAR-10": "cifar10"}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from raysim.reproduce.papers.clipfl import ORDER
-from raysim.reproduce.papers.fedfixer import TABLE2_COLUMNS
-from raysim.reproduce.published import Published
-from raysim.reproduce.recipes import TARGETS
+from raysim.studies.reproduce.papers.clipfl import ORDER
+from raysim.studies.reproduce.papers.fedfixer import TABLE2_COLUMNS
+from raysim.studies.reproduce.published import Published
+from raysim.studies.reproduce.recipes import TARGETS
 
 SHEETS = Path(__file__).resolve().parents[3] / "shared" / "specs"
 ROWS = {

@@ -6,11 +6,11 @@ import pytest
 
 from raysim.config import choice_name
 from raysim.methods import METHODS
-from raysim.reproduce import recipes
-from raysim.reproduce.costs import TRAINING_MINUTES, run_minutes, table_hours
-from raysim.reproduce.papers import PAPERS
-from raysim.reproduce.plan import plan
-from raysim.reproduce.recipes import (
+from raysim.studies.reproduce import recipes
+from raysim.studies.reproduce.costs import TRAINING_MINUTES, run_minutes, table_hours
+from raysim.studies.reproduce.papers import PAPERS
+from raysim.studies.reproduce.plan import plan
+from raysim.studies.reproduce.recipes import (
     BASES,
     SCALES,
     TARGETS,

@@ -8,8 +8,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from raysim.reproduce.figures import _bars, draw_figure
-from raysim.reproduce.recipes import TARGETS
+from raysim.studies.reproduce.figures import _bars, draw_figure
+from raysim.studies.reproduce.recipes import TARGETS
 
 LOSSES = {"round": [1, 2], "test_loss_by_task": [[2.0, 1.9, 1.8], [1.0, 0.9, 0.8]]}
 

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from raysim.data import standard
+from raysim.data.datasets import standard
 from raysim.errors import ConfigError, DataError
-from raysim.reproduce.recipes import TARGETS, find_target, parse_seeds, select_cells
+from raysim.studies.reproduce.recipes import TARGETS, find_target, parse_seeds, select_cells
 
 
 @pytest.mark.parametrize(

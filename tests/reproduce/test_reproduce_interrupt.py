@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raysim.reproduce.recipes import Target
+from raysim.studies.reproduce.recipes import Target
 
 ONE = Target("rcc-pfl/tiny", "", "accuracy", "class_independent", ("digits",), ("single",), (2, 3))
 LONG = """

@@ -10,11 +10,11 @@ import pytest
 
 from raysim.config import load_config
 from raysim.experiment import Experiment
-from raysim.reproduce import recipes
-from raysim.reproduce.recipes import TARGETS, differences, public_config, run_config
-from raysim.reproduce.results import Row, read_results, rows_of
-from raysim.reproduce.summary import row_texts, write_summary
-from raysim.reproduce.worker import same_groups
+from raysim.studies.reproduce import recipes
+from raysim.studies.reproduce.recipes import TARGETS, differences, public_config, run_config
+from raysim.studies.reproduce.results import Row, read_results, rows_of
+from raysim.studies.reproduce.summary import row_texts, write_summary
+from raysim.studies.reproduce.worker import same_groups
 
 NAME = "rcc-pfl/tiny"
 

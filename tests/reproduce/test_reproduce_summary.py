@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.reproduce.recipes import find_target, select_cells
-from raysim.reproduce.results import FORMAT, write_result
-from raysim.reproduce.summary import NOTES, paired_differences, write_summary
+from raysim.studies.reproduce.recipes import find_target, select_cells
+from raysim.studies.reproduce.results import FORMAT, write_result
+from raysim.studies.reproduce.summary import NOTES, paired_differences, write_summary
 
 MACHINE = {"cpus": 2, "processor": "a processor", "system": "Linux x86_64"}
 

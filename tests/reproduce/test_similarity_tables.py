@@ -9,12 +9,12 @@ import pytest
 
 from raysim.core.similarity import similarity_matrix
 from raysim.core.spectra import spectrum
-from raysim.data.cifar100_subset import VEHICLES
-from raysim.data.class_names import CIFAR100_NAMES
 from raysim.data.datasets import data_root
-from raysim.reproduce.published import TABLE_II_SIMILARITY, TABLE_VII_SIMILARITY
-from raysim.reproduce.similarity import measure, relevance_by_rank
+from raysim.data.datasets.cifar100_subset import VEHICLES
+from raysim.data.datasets.class_names import CIFAR100_NAMES
 from raysim.seeding import stream
+from raysim.studies.reproduce.published import TABLE_II_SIMILARITY, TABLE_VII_SIMILARITY
+from raysim.studies.reproduce.similarity import measure, relevance_by_rank
 
 
 @pytest.fixture

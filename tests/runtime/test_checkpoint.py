@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from raysim.errors import CheckpointError
-from raysim.runtime import storage
-from raysim.runtime.checkpoint import (
+from raysim.storage import objects as storage
+from raysim.storage.checkpoint import (
     objects_of,
     read_manifest,
     read_object,

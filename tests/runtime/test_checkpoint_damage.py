@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from raysim.errors import CheckpointError
-from raysim.runtime.checkpoint import read_manifest, read_object, write_manifest, write_object
-from raysim.runtime.storage import LocalStorage
+from raysim.storage.checkpoint import read_manifest, read_object, write_manifest, write_object
+from raysim.storage.objects import LocalStorage
 
 
 def model(value: float) -> dict[str, np.ndarray]:

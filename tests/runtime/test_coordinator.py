@@ -11,7 +11,7 @@ from coordinated import SCHEDULE, Run, breaking, fail, interrupt, lose_models
 
 from raysim.errors import CheckpointError, Interrupted, WorkerLost
 from raysim.protocols import Stage
-from raysim.runtime.checkpoint import read_manifest
+from raysim.storage.checkpoint import read_manifest
 
 
 def test_stages_run_in_order_and_say_where_they_are(tmp_path):

@@ -9,7 +9,7 @@ from coordinated import SCHEDULE, STAGES, Run, breaking, fail, interrupt, lose_m
 
 from raysim.errors import Interrupted
 from raysim.protocols import Stage
-from raysim.runtime.checkpoint import read_manifest
+from raysim.storage.checkpoint import read_manifest
 
 
 def taken(run, count, *, resume=False):

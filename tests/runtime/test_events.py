@@ -10,9 +10,9 @@ from datetime import datetime
 import pytest
 
 from raysim.errors import ClientFailed, Interrupted
+from raysim.runs.folder import RunFolder
 from raysim.runtime.coordinator import Event
 from raysim.runtime.events import keep_logs
-from raysim.runtime.run_folder import RunFolder
 
 RUN = {"name": "x", "method": "fb_nll", "seed": 7}
 log = logging.getLogger("raysim.tests")

@@ -11,8 +11,8 @@ import pytest
 
 from raysim.errors import ClientFailed
 from raysim.protocols import ClientRecord, Contribution, Handle
-from raysim.runtime.checkpoint import read_object, tree_digest
 from raysim.runtime.local import LocalFederation
+from raysim.storage.checkpoint import read_object, tree_digest
 
 
 @dataclass(frozen=True)

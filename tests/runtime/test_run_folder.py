@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from raysim.errors import OutputError
-from raysim.runtime.run_folder import RunFolder
+from raysim.runs.folder import RunFolder
 
 HOLD = """
 import sys
 from pathlib import Path
-from raysim.runtime.run_folder import RunFolder
+from raysim.runs.folder import RunFolder
 folder = RunFolder(Path(sys.argv[1]))
 folder.open(force=False)
 print("open", flush=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raysim.errors import CheckpointError
-from raysim.runtime.run_folder import RunFolder, records_digest
+from raysim.runs.folder import RunFolder, records_digest
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 
 from raysim.errors import EnvironmentNotFit
 from raysim.runtime.placement import RuntimeSettings
-from raysim.runtime.ray import session
+from raysim.runtime.ray import connection as session
+from raysim.runtime.ray.connection import connect, find_cluster
 from raysim.runtime.ray.metrics import Totals
-from raysim.runtime.ray.session import connect, find_cluster
 
 NOBODY = "127.0.0.1:1"
 

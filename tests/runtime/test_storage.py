@@ -11,7 +11,7 @@ import pytest
 
 from raysim.config import load_config
 from raysim.errors import ConfigError, OutputError, RaysimError
-from raysim.runtime.storage import Storage, below, open_storage, place
+from raysim.storage.objects import Storage, below, open_storage, place
 
 
 @pytest.fixture(params=["folder", "url"])
@@ -190,7 +190,7 @@ def test_a_missing_package_names_the_extra(url, package, extra):
 import sys
 sys.modules["{package}"] = None  # importing it now fails
 from raysim.errors import EnvironmentNotFit
-from raysim.runtime.storage import open_storage
+from raysim.storage.objects import open_storage
 try:
     open_storage("{url}")
 except EnvironmentNotFit as wrong:
@@ -203,7 +203,7 @@ except EnvironmentNotFit as wrong:
 
 
 def test_a_url_that_cannot_be_written_is_refused(tmp_path):
-    from raysim.runtime.run_folder import RunFolder
+    from raysim.runs.folder import RunFolder
 
     with pytest.raises(RaysimError, match="cannot be"):
         RunFolder("http://127.0.0.1:9/runs").check(resume=False, force=False)
@@ -212,8 +212,8 @@ def test_a_url_that_cannot_be_written_is_refused(tmp_path):
 def test_fsspec_is_not_imported_for_a_folder(tmp_path):
     script = """
 import sys
-from raysim.runtime.run_folder import RunFolder
-from raysim.runtime.checkpoint import write_manifest
+from raysim.runs.folder import RunFolder
+from raysim.storage.checkpoint import write_manifest
 folder = RunFolder(sys.argv[1])
 folder.check(resume=False, force=False)
 folder.open(force=False)

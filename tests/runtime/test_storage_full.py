@@ -17,7 +17,7 @@ from pathlib import Path
 from raysim.config import load_config
 from raysim.errors import RaysimError
 from raysim.experiment import Experiment
-from raysim.runtime.checkpoint import read_manifest
+from raysim.storage.checkpoint import read_manifest
 
 disk, runtime, *attempts = json.loads(sys.argv[1])
 disk = Path(disk)
@@ -143,7 +143,7 @@ LIMITED = """
 import resource, sys
 import numpy as np
 from raysim.errors import CheckpointError
-from raysim.runtime.checkpoint import read_manifest, write_manifest, write_object
+from raysim.storage.checkpoint import read_manifest, write_manifest, write_object
 
 folder = sys.argv[1]
 digest = write_object(folder, {"a": np.zeros(10)})
@@ -174,7 +174,7 @@ def test_a_record_that_does_not_fit_is_cut_off_again(tmp_path):
     script = """
 import resource, sys
 from raysim.errors import OutputError
-from raysim.runtime.run_folder import RunFolder
+from raysim.runs.folder import RunFolder
 
 folder = RunFolder(sys.argv[1])
 folder.open(force=False)

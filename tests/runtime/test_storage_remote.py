@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from raysim.errors import CheckpointError, OutputError
-from raysim.runtime import remote_storage
-from raysim.runtime.checkpoint import read_manifest, read_object, write_manifest, write_object
-from raysim.runtime.run_folder import RunFolder
-from raysim.runtime.storage import open_storage
+from raysim.runs.folder import RunFolder
+from raysim.storage import remote as remote_storage
+from raysim.storage.checkpoint import read_manifest, read_object, write_manifest, write_object
+from raysim.storage.objects import open_storage
 
 
 @pytest.fixture

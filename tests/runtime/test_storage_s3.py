@@ -16,9 +16,9 @@ from moto.server import ThreadedMotoServer
 from raysim.config import load_config
 from raysim.errors import OutputError, RaysimError
 from raysim.experiment import Experiment
-from raysim.runtime.checkpoint import read_manifest
-from raysim.runtime.run_folder import RunFolder
-from raysim.runtime.storage import open_storage
+from raysim.runs.folder import RunFolder
+from raysim.storage.checkpoint import read_manifest
+from raysim.storage.objects import open_storage
 
 BUCKET = "runs"
 SECRET = "a-word-that-must-not-appear"

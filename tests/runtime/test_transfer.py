@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 
 from raysim.errors import DataError, OutputError
-from raysim.runtime import transfer
-from raysim.runtime.checkpoint import read_manifest, write_manifest, write_object
-from raysim.runtime.storage import LocalStorage, open_storage
-from raysim.runtime.transfer import (
+from raysim.runs.transfer import (
     arrive,
     arriving,
     belongs,
@@ -25,6 +22,9 @@ from raysim.runtime.transfer import (
     send,
     unpack,
 )
+from raysim.storage import transfer
+from raysim.storage.checkpoint import read_manifest, write_manifest, write_object
+from raysim.storage.objects import LocalStorage, open_storage
 
 MOST = 10**7
 

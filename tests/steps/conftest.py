@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from raysim.config import load_config
-from raysim.context import RoundContext
-from raysim.evaluator import Evaluator
+from raysim.experiment.context import RoundContext
+from raysim.experiment.evaluator import Evaluator
 from raysim.protocols import ClientRecord
 from raysim.runtime.local import LocalFederation
 

@@ -13,7 +13,7 @@ from raysim.models.losses import SmoothedCrossEntropy
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps.merging import train_alone, train_round
+from raysim.steps.group_training import train_alone, train_round
 from raysim.steps.pruning import best_clients, prune, score_round
 from raysim.steps.server import group_model
 

@@ -16,7 +16,7 @@ from raysim.models.params import initial_tree
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps.merging import train_alone
+from raysim.steps.group_training import train_alone
 from raysim.steps.pruning import score_round
 from raysim.steps.server import group_model
 from raysim.steps.validation import VALIDATION, ValidationSettings, labelled_images, with_validation

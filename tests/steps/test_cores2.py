@@ -18,7 +18,7 @@ from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
 from raysim.steps.dual import DualStep, train_dual, train_sifted
-from raysim.steps.merging import with_initial
+from raysim.steps.group_training import with_initial
 
 MODEL = MODELS.get("logistic")()
 TRAIN = TrainSettings(epochs=1, batch_size=8, lr=0.3, order="stored")

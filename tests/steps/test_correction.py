@@ -14,7 +14,7 @@ from raysim.seeding import stream
 from raysim.settings import SettingError
 from raysim.steps import correction
 from raysim.steps.correction import CorrectionSettings, choose_knobs, correct_labels
-from raysim.steps.local import current_labels
+from raysim.steps.local_training import current_labels
 
 C, D, PER_CLASS = 3, 8, 40
 SET = {"rank": 2, "projection_rank": 3, "threshold": 0.6}

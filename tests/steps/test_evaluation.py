@@ -8,7 +8,7 @@ import pytest
 from raysim.protocols import State
 from raysim.settings import SettingError
 from raysim.steps.evaluation import EvaluateSettings, evaluate_clients, is_due, judge_labels
-from raysim.steps.merging import evaluated
+from raysim.steps.group_training import evaluated
 
 C = 3
 TEST_LABELS = [0] * 6 + [1] * 3 + [2] * 1

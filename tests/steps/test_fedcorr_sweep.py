@@ -11,8 +11,8 @@ from raysim.methods.fedcorr import FedCorr
 from raysim.models.losses import SmoothedCrossEntropy
 from raysim.protocols import State
 from raysim.seeding import stream
+from raysim.steps.group_training import train_groups
 from raysim.steps.identification import PullToReceived, sweep
-from raysim.steps.merging import train_groups
 from raysim.steps.server import group_model
 
 C, SIZES = 2, (12, 20, 30, 16)

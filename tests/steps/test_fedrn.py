@@ -16,7 +16,7 @@ from raysim.models.zoo import MODELS
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps.merging import local_arguments
+from raysim.steps.group_training import local_arguments
 from raysim.steps.neighbours import judged_task, judges
 
 LABELS = [[0, 0, 1, 1, 0, 1], [1, 1, 0, 0], [0, 1, 1]]

@@ -24,7 +24,7 @@ from raysim.steps.association import (
     loss_matrix,
     reassociated,
 )
-from raysim.steps.merging import train_round
+from raysim.steps.group_training import train_round
 from raysim.steps.server import group_model
 
 C = 2

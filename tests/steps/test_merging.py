@@ -10,8 +10,8 @@ from raysim.methods import METHODS
 from raysim.models.training import TrainSettings
 from raysim.protocols import State
 from raysim.seeding import stream
-from raysim.steps.local import current_labels, participants
-from raysim.steps.merging import train_alone, train_round
+from raysim.steps.group_training import train_alone, train_round
+from raysim.steps.local_training import current_labels, participants
 from raysim.steps.server import group_model
 
 C, SIZES = 3, (5, 20, 35, 12)

@@ -17,7 +17,7 @@ from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
 from raysim.steps.alignment import align, confidence, evaluate_own, start_models
-from raysim.steps.merging import chosen_clients
+from raysim.steps.group_training import chosen_clients
 
 C, SIZES, PUBLIC = 3, (8, 12, 20), 10
 IN_ONE = dict.fromkeys(range(3), 0)

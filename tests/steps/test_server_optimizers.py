@@ -11,7 +11,7 @@ from raysim.models.training import TrainSettings, _proximal, train_client
 from raysim.models.zoo import Logistic
 from raysim.protocols import State
 from raysim.seeding import stream
-from raysim.steps.merging import train_alone, train_round
+from raysim.steps.group_training import train_alone, train_round
 from raysim.steps.server import ServerSettings, group_model
 
 C = 3

@@ -160,7 +160,7 @@ def test_ratio_is_the_median_of_the_pairs():
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_workloads_train_as_many_clients_as_the_issue_says(workload):
-    from raysim.steps.local import participants
+    from raysim.steps.local_training import participants
 
     config = run_config(workload, rounds=2, runtime="ray")
     chosen = participants(list(range(workload.clients)), config.train, seed=0, round_id=0)

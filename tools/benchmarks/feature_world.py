@@ -70,6 +70,6 @@ def client_features(spec: FeatureSpec, client: int) -> np.ndarray:
 @lru_cache(maxsize=CLASSES)
 def class_basis(dim: int, label: int) -> np.ndarray:
     """Return the class subspace of raysim's synthetic dataset."""
-    from raysim.data.synthetic import Synthetic
+    from raysim.data.datasets.synthetic import Synthetic
 
     return Synthetic(classes=CLASSES, dim=dim).basis(label)

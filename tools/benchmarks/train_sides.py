@@ -79,7 +79,7 @@ class Clock:
 
 def final_weights(result: Any) -> np.ndarray:
     """Return the trained parameters of the one group, as stored by the run."""
-    from raysim.runtime.checkpoint import read_object
+    from raysim.storage.checkpoint import read_object
 
     digest = result.summary["digest"]["models"]["group/0"]
     return read_object(result.run_dir / "checkpoint", digest)["trainable"]
@@ -123,7 +123,7 @@ class PlainSide:
         import torch
 
         from benchmarks.plain_loop import train_round
-        from raysim.steps.local import participants
+        from raysim.steps.local_training import participants
 
         torch.set_num_threads(threads)
         train, seed = self._config.train, self._config.seed

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from raysim.data.class_names import CIFAR100_SUPERCLASSES
+from raysim.data.datasets.class_names import CIFAR100_SUPERCLASSES
 from raysim.errors import ConfigError
 
 ClassMap = Literal["previous", "next", "mnist", "cifar10", "cifar100"]

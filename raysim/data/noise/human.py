@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from raysim.data.cifar_n import COLUMNS, FILES, find_human_labels, read_human_labels
 from raysim.data.datasets import data_root
+from raysim.data.datasets.cifar_n import COLUMNS, FILES, find_human_labels, read_human_labels
 from raysim.data.noise.labels import NOISE, ClientStreams, NoisyLabels, realised_noise
 from raysim.data.partition import Split
 from raysim.errors import ConfigError, DataError

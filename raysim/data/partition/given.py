@@ -10,7 +10,7 @@ from raysim.errors import ConfigError
 from raysim.settings import settings
 
 if TYPE_CHECKING:
-    from raysim.data.client_folder import ClientFolder
+    from raysim.data.datasets.client_folder import ClientFolder
 
 
 @PARTITIONS.register("given")
@@ -36,8 +36,10 @@ class GivenPartition:
         raise ConfigError("data.partition given needs data.dataset client_files; set both")
 
     def _read(self) -> ClientFolder:
-        from raysim.data.client_files import ClientFiles  # it imports Split from this package
-        from raysim.data.client_folder import read_client_folder
+        from raysim.data.datasets.client_files import (
+            ClientFiles,  # it imports Split from this package
+        )
+        from raysim.data.datasets.client_folder import read_client_folder
 
         root = None if self.root is None else Path(self.root)
         return read_client_folder(ClientFiles().folder(root))

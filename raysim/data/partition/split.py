@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from raysim.data.tasks import Tasks
+from raysim.data.datasets.task_classes import Tasks
 from raysim.errors import ConfigError, DataError
 from raysim.settings import Registry
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from raysim.data.datasets.task_classes import Tasks
 from raysim.data.partition.split import (
     MAX_DRAWS,
     PARTITIONS,
@@ -20,7 +21,6 @@ from raysim.data.partition.split import (
     draw_clean_set,
     floor_share,
 )
-from raysim.data.tasks import Tasks
 from raysim.errors import ConfigError
 from raysim.settings import check, settings
 

@@ -18,8 +18,8 @@ from raysim.protocols import ClientId, ClientRecord, WorldSpec
 from raysim.runtime.cohort import Call
 from raysim.runtime.placement import Plan, RuntimeSettings, share_out
 from raysim.runtime.ray.client_actor import ClientActor
-from raysim.runtime.ray.idle import keep, take
-from raysim.runtime.ray.losses import (
+from raysim.runtime.ray.connection import on_node
+from raysim.runtime.ray.failures import (
     FAILED,
     LOST,
     Losses,
@@ -27,7 +27,7 @@ from raysim.runtime.ray.losses import (
     original,
     refuse_lost_objects,
 )
-from raysim.runtime.ray.session import on_node
+from raysim.runtime.ray.idle import keep, take
 
 log = logging.getLogger(__name__)
 AGAIN_S = 1.0

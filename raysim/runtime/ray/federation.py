@@ -30,9 +30,9 @@ from raysim.runtime.cohort import Call, merge_shards
 from raysim.runtime.placement import RuntimeSettings, plan
 from raysim.runtime.ray.client_actor import RayHandle, fetch
 from raysim.runtime.ray.clients import ClientActors
-from raysim.runtime.ray.losses import FAILED, LOST, original
+from raysim.runtime.ray.connection import connect, nodes
+from raysim.runtime.ray.failures import FAILED, LOST, original
 from raysim.runtime.ray.servers import Servers
-from raysim.runtime.ray.session import connect, nodes
 
 
 class RayFederation:

@@ -23,9 +23,9 @@ from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayError
 
 from raysim.runtime.placement import Node, RuntimeSettings
+from raysim.runtime.ray.connection import connect, nodes, run_on
 from raysim.runtime.ray.reachable import unreachable
-from raysim.runtime.ray.session import connect, nodes, run_on
-from raysim.runtime.storage import absolute, place
+from raysim.storage.objects import absolute, place
 
 ANSWER_S = 120.0
 """How long a node may take: its first worker process starts and imports torch."""

@@ -27,7 +27,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 import raysim
 from raysim.errors import ConfigError, DataError, EnvironmentNotFit
-from raysim.runtime.ray.session import is_url, token_advice
+from raysim.runtime.ray.connection import is_url, token_advice
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")

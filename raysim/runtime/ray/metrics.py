@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from ray.util.metrics import Gauge
 
 from raysim.protocols import Federation
+from raysim.runs.folder import RunFolder
 from raysim.runtime.coordinator import Event
-from raysim.runtime.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 RUN = ("name", "method", "seed")

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raysim.core.aggregation import Accumulator, ExactSum, mean, weight_of
-from raysim.runtime.checkpoint import read_object, write_object
 from raysim.runtime.cohort import run_at_server, single_threaded
 from raysim.runtime.ray.client_actor import describe_process, resolve
+from raysim.storage.checkpoint import read_object, write_object
 
 
 class ParameterServer:

@@ -12,8 +12,8 @@ import ray
 
 from raysim.errors import EnvironmentNotFit, OutputError, RaysimError
 from raysim.runtime.placement import Node
-from raysim.runtime.ray.session import nodes, run_on
-from raysim.runtime.storage import Storage, open_storage, place, reason, remedy
+from raysim.runtime.ray.connection import nodes, run_on
+from raysim.storage.objects import Storage, open_storage, place, reason, remedy
 
 ANSWER_S = 30.0
 """How long a node may take to answer; most of it is the start of a worker process."""

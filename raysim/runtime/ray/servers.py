@@ -9,9 +9,9 @@ from typing import Any
 import ray
 
 from raysim.runtime.placement import Node, RuntimeSettings
-from raysim.runtime.ray.losses import FAILED, LOST, Losses, original, refuse_lost_objects
+from raysim.runtime.ray.connection import on_node
+from raysim.runtime.ray.failures import FAILED, LOST, Losses, original, refuse_lost_objects
 from raysim.runtime.ray.parameter_server import ParameterServer
-from raysim.runtime.ray.session import on_node
 
 
 class Servers:

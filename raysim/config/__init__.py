@@ -1,0 +1,21 @@
+"""YAML and ``key=value`` in, a checked ``RunConfig`` out."""
+
+from raysim.config.config import (
+    RunConfig,
+    changed_keys,
+    choice_name,
+    config_yaml,
+    dump_config,
+    flat_values,
+    load_config,
+)
+
+__all__ = [
+    "RunConfig",
+    "changed_keys",
+    "choice_name",
+    "config_yaml",
+    "dump_config",
+    "flat_values",
+    "load_config",
+]

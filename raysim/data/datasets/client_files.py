@@ -1,0 +1,246 @@
+"""Clients' own data: a dataset that is a folder with a file or folder per client.
+
+Training images are those of client 0, then client 1, ..., then the server's clean ones. The given
+labels are the user's. Where the files hold no true labels, nothing is scored against a truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from raysim.data.datasets.client_folder import (
+    LAYOUT,
+    SERVER,
+    TEST,
+    ClientFolder,
+    Part,
+    read_client_folder,
+)
+from raysim.data.datasets.client_folder import read_npz as read_arrays
+from raysim.data.datasets.dataset import (
+    DATASETS,
+    Arrays,
+    NewArray,
+    channel_statistics,
+    checked,
+    data_root,
+    in_memory,
+)
+from raysim.data.datasets.task_classes import Tasks
+from raysim.data.noise import NoisyLabels
+from raysim.data.partition import Split, floor_share
+from raysim.errors import ConfigError, DataError
+from raysim.seeding import stream
+from raysim.settings import check, settings
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Who holds which row, with which label, and what is known of the truth."""
+
+    split: Split
+    labels: NoisyLabels
+    knows_labels: bool
+    knows_tasks: bool
+
+
+@DATASETS.register("client_files")
+@settings
+class ClientFiles:
+    """Your own data, one npz file or folder of photos per client (with partition ``given``)."""
+
+    size: int = 64
+    """Side of the square images made from photos, pixels; npz images stay as they are."""
+    test_fraction: float = 0.0
+    """Share of every client's images that is held out for the test; 0: there is a test set."""
+
+    def __post_init__(self) -> None:
+        check(8 <= self.size <= 1024, "size", "must be between 8 and 1024 pixels", got=self.size)
+        ok = 0.0 <= self.test_fraction < 1.0
+        check(ok, "test_fraction", "must be in [0, 1)", got=self.test_fraction)
+
+    def folder(self, root: Path | None) -> Path:
+        """Return the folder of the clients: data.root."""
+        return data_root(root) / "client_files" if root is None else data_root(root)
+
+    def ensure(self, root: Path | None) -> None:
+        """Raise unless the clients and a test set are there."""
+        self._read(root)
+
+    def sources(self, root: Path | None) -> list[Path]:
+        """Return every file of the folder."""
+        return self._read(root).sources
+
+    def load(self, root: Path | None, new_array: NewArray = in_memory) -> Arrays:
+        """Return the images of all clients, of the server, and of the test."""
+        found = self._read(root)
+        held = _held_out(found, self.test_fraction)
+        clients = [
+            (part, np.setdiff1d(np.arange(len(part.labels)), rows))
+            for part, rows in zip(found.clients, held, strict=True)
+        ]
+        server = [] if found.server is None else [(found.server, _all(found.server))]
+        test = list(zip(found.clients, held, strict=True))
+        if found.test is not None:
+            test = [(found.test, _all(found.test))]
+        train_images, train_labels = self._gather("train", [*clients, *server], new_array)
+        test_images, test_labels = self._gather("test", test, new_array)
+        mean, std = (0.0,) * train_images.shape[3], (1.0,) * train_images.shape[3]
+        if train_images.dtype == np.uint8:
+            mean, std = channel_statistics(train_images)
+        arrays = Arrays(
+            train_images=train_images,
+            train_labels=train_labels,
+            test_images=test_images,
+            test_labels=test_labels,
+            class_names=found.class_names,
+            mean=mean,
+            std=std,
+        )
+        return checked(arrays, f"dataset {'client_files'!r} in {found.root}")
+
+    def tasks(self, groups: int) -> Tasks | None:
+        """Return None: the clients bring their tasks."""
+        return None
+
+    def given(self, root: str | None, per_class: int) -> Given:
+        """Return who holds what, as the files say; ``per_class`` is data.server.per_class."""
+        found = self._read(Path(root).expanduser() if root is not None else None)
+        _check_server(found, per_class)
+        held = _held_out(found, self.test_fraction)
+        _check_test(found, held)
+        kept = [np.delete(p.labels, rows) for p, rows in zip(found.clients, held, strict=True)]
+        true = [np.delete(_truth(p), rows) for p, rows in zip(found.clients, held, strict=True)]
+        ends = np.cumsum([len(labels) for labels in kept])
+        wrong = np.array([np.mean(a != b) for a, b in zip(kept, true, strict=True)])
+        clean = 0 if found.server is None else len(found.server.labels)
+        split = Split(
+            clients=tuple(np.arange(e - len(y), e) for e, y in zip(ends, kept, strict=True)),
+            tasks=found.tasks,
+            task_of=found.task_of,
+            server_ids=np.arange(ends[-1], ends[-1] + clean),
+        )
+        nothing = np.full(len(kept), -1, dtype=np.int64)
+        labels = NoisyLabels(tuple(kept), wrong, wrong, wrong > 0, nothing)
+        return Given(split, labels, found.knows_labels, found.knows_tasks)
+
+    def _read(self, root: Path | None) -> ClientFolder:
+        found = read_client_folder(self.folder(root))
+        if found.test is None and self.test_fraction == 0.0:
+            raise DataError(
+                f"{found.root} must hold a test set, {TEST}.npz or {TEST}/<class>/, got none; add "
+                "it, or hold a share of every client's images out: data.dataset.test_fraction=0.2"
+            )
+        if found.test is not None and self.test_fraction > 0.0:
+            raise ConfigError(
+                f"data.dataset.test_fraction is {self.test_fraction}, but {found.test.path} is "
+                "there; set it to 0, or remove the test set"
+            )
+        return found
+
+    def _gather(
+        self, split: str, parts: list[tuple[Part, np.ndarray]], new_array: NewArray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the images and true labels of these rows, one part after another."""
+        count, at = sum(len(rows) for _, rows in parts), 0
+        images: np.ndarray | None = None
+        for part, rows in parts:
+            own = self._images(part, rows)
+            if images is None:
+                images, first = new_array(split, (count, *own.shape[1:]), own.dtype), part
+            if own.shape[1:] != images.shape[1:] or own.dtype != images.dtype:
+                raise DataError(
+                    f"{part.path} must hold images like {first.path}, {images.dtype} "
+                    f"{images.shape[1:]}, got {own.dtype} {own.shape[1:]}; write all the same way"
+                )
+            images[at : at + len(own)] = own
+            at += len(own)
+        assert images is not None
+        return images, np.concatenate([_truth(part)[rows] for part, rows in parts])
+
+    def _images(self, part: Part, rows: np.ndarray) -> np.ndarray:
+        if part.photos:
+            from raysim.data.datasets.image_folder import decode  # it may be on its way in itself
+
+            images = np.empty((len(rows), self.size, self.size, 3), np.uint8)
+            decode([part.photos[i] for i in rows], images)
+            return images
+        chosen: np.ndarray = _npz_images(part)[rows]
+        return chosen
+
+
+def _npz_images(part: Part) -> np.ndarray:
+    """Return the images (N, H, W, C) of an npz, uint8 or float32."""
+    images = read_arrays(part.path, ("images",)).get("images")
+    if images is None:
+        raise DataError(f"{part.path} must hold images and labels, got no images; add images=...")
+    is_real = images.dtype == np.uint8 or images.dtype.kind == "f"
+    if images.ndim not in (3, 4) or not is_real or len(images) != len(part.labels):
+        raise DataError(
+            f"{part.path} must hold uint8 or float images (N, H, W) or (N, H, W, C) with N = "
+            f"{len(part.labels)} labels, got {images.dtype} {images.shape}; write them so"
+        )
+    if images.dtype != np.uint8:
+        images = images.astype(np.float32)
+        if not np.isfinite(images).all():
+            raise DataError(f"{part.path} must hold finite images, got NaN or infinity; clean them")
+    return images[..., None] if images.ndim == 3 else images
+
+
+def _held_out(found: ClientFolder, fraction: float) -> list[np.ndarray]:
+    """Return the rows of every client that are the test, the same in every run."""
+    rows = []
+    for k, part in enumerate(found.clients):
+        count = floor_share(fraction, len(part.labels))
+        if fraction > 0.0 and not 0 < count < len(part.labels):
+            raise DataError(
+                f"data.dataset.test_fraction {fraction} takes {count} of the {len(part.labels)} "
+                f"images of {part.path}; change it, or add a test set"
+            )
+        drawn = stream(0, "client_files.test", k).choice(len(part.labels), count, replace=False)
+        rows.append(np.sort(drawn))
+    return rows
+
+
+def _truth(part: Part) -> np.ndarray:
+    """Return the true labels; without them the given ones stand in and are scored nowhere."""
+    return part.labels if part.true is None else part.true
+
+
+def _all(part: Part) -> np.ndarray:
+    return np.arange(len(part.labels))
+
+
+def _check_server(found: ClientFolder, per_class: int) -> None:
+    if found.server is None and per_class > 0:
+        raise ConfigError(
+            f"data.server.per_class is {per_class}, but {found.root} has no clean set of the "
+            f"server, and clients' images are never moved there; add {SERVER}.npz or "
+            f"{SERVER}/<class>/ with labels you trust, or set data.server.per_class to 0"
+        )
+    if found.server is not None and per_class == 0:
+        raise ConfigError(
+            f"data.server.per_class is 0, but {found.server.path} holds clean images; raise it "
+            "(all of them are used), or remove them"
+        )
+
+
+def _check_test(found: ClientFolder, held: Sequence[np.ndarray]) -> None:
+    """Refuse a test set without any image of the classes of some client's task."""
+    parts = [p.labels[rows] for p, rows in zip(found.clients, held, strict=True)]
+    tested = set(np.concatenate([*parts, [] if found.test is None else found.test.labels]).tolist())
+    for client, task in zip(found.clients, found.task_of, strict=True):
+        classes = found.tasks[int(task)]
+        if not tested & set(classes):
+            names = ", ".join(found.class_names[c] for c in classes)
+            raise DataError(
+                f"the test set of {found.root} has no image of {names}, the classes of client "
+                f"{client.name}; add some, or hold out images with data.dataset.test_fraction"
+            )
+
+
+__all__ = ["LAYOUT", "ClientFiles", "Given"]

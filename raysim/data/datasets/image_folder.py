@@ -1,0 +1,281 @@
+"""Photo sets: class folders (torchvision's ImageFolder layout), Clothing1M, mini-WebVision.
+
+Photos are cropped to a centred square, resized and kept as uint8: every run reads the same pixels.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from raysim.data.datasets.class_names import CLOTHING1M_NAMES
+from raysim.data.datasets.dataset import (
+    DATASETS,
+    Arrays,
+    NewArray,
+    channel_statistics,
+    checked,
+    data_root,
+    in_memory,
+    missing_files,
+)
+from raysim.data.datasets.task_classes import Tasks
+from raysim.errors import DataError
+from raysim.settings import check, settings
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
+_BLOCK = 1024
+_FOLDER_LAYOUT = "train/<class>/*.jpg with test/<class>/*.jpg or val/<class>/*.jpg"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Image files of one split with their labels, in a fixed order."""
+
+    paths: list[Path]
+    labels: list[int]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Everything a photo set is made of; ``lists`` are the text files that were read."""
+
+    class_names: tuple[str, ...]
+    train: Listing
+    test: Listing
+    lists: tuple[Path, ...] = ()
+
+
+class PhotoSet:
+    """Reading that the photo sets share; a subclass only says which files belong to which class."""
+
+    __slots__ = ()
+    choice_name: ClassVar[str]
+    size: int
+    layout: ClassVar[str] = _FOLDER_LAYOUT
+    normalisation: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = None
+
+    def splits(self, base: Path) -> Splits | None:
+        """Return the files and labels below ``base``, or None if it holds no known layout."""
+        return folder_splits(base)
+
+    def folder(self, root: Path | None) -> Path:
+        """Return this set's folder: ``<data folder>/<name>``; a given root may be it directly."""
+        named = data_root(root) / self.choice_name
+        return named if root is None or named.is_dir() else data_root(root)
+
+    def ensure(self, root: Path | None) -> None:
+        """Raise unless the files are there; photo sets are not downloaded."""
+        self._found(root)
+
+    def sources(self, root: Path | None) -> list[Path]:
+        """Return every file that ``load`` reads."""
+        found = self._found(root)
+        return [*found.lists, *found.train.paths, *found.test.paths]
+
+    def load(self, root: Path | None, new_array: NewArray = in_memory) -> Arrays:
+        """Return the photos as (N, size, size, 3) uint8."""
+        found = self._found(root)
+        images = {}
+        for split, listing in (("train", found.train), ("test", found.test)):
+            images[split] = new_array(
+                split, (len(listing.paths), self.size, self.size, 3), np.uint8
+            )
+            decode(listing.paths, images[split])
+        mean, std = self.normalisation or channel_statistics(images["train"])
+        arrays = Arrays(
+            train_images=images["train"],
+            train_labels=np.array(found.train.labels, np.int64),
+            test_images=images["test"],
+            test_labels=np.array(found.test.labels, np.int64),
+            class_names=found.class_names,
+            mean=mean,
+            std=std,
+        )
+        return checked(arrays, f"dataset {self.choice_name!r} in {self.folder(root)}")
+
+    def tasks(self, groups: int) -> Tasks | None:
+        """Return None: the papers define no tasks for photo sets."""
+        return None
+
+    def _found(self, root: Path | None) -> Splits:
+        base = self.folder(root)
+        found = self.splits(base)
+        if found is None:
+            raise DataError(
+                f"dataset {self.choice_name!r} has no files in {base}; expected there: "
+                f"{self.layout}; it cannot be downloaded: put the files there, or set data.root "
+                "to their folder"
+            )
+        return found
+
+
+@DATASETS.register("image_folder")
+@settings
+class ImageFolder(PhotoSet):
+    """Any photos, sorted into train/<class>/ and test/<class>/ (or val/)."""
+
+    size: int = 64
+    """Side of the square images, pixels; ImageNet networks want 224 (147 KiB an image)."""
+
+    def __post_init__(self) -> None:
+        _check_size(self.size)
+
+
+@DATASETS.register("clothing1m")
+@settings
+class Clothing1M(PhotoSet):
+    """Clothing1M: a million web photos, 14 classes, labels noisy by nature (about 38 % wrong).
+
+    Training labels of the noisy split are the given ones; no truth is known for them.
+    """
+
+    size: int = 64
+    """Side of the square images, pixels; ImageNet networks want 224 (147 KiB an image)."""
+    train_split: Literal["noisy", "clean"] = "noisy"
+    """Which official key list is the training set; folders have only one."""
+    layout = (
+        f"images/ with noisy_train_key_list.txt, noisy_label_kv.txt, clean_train_key_list.txt, "
+        f"clean_test_key_list.txt and clean_label_kv.txt (beside it or in annotations/), or "
+        f"{_FOLDER_LAYOUT} of 14 classes"
+    )
+    normalisation = IMAGENET  # ours: its models start from ImageNet weights (models.md section 5)
+
+    def __post_init__(self) -> None:
+        _check_size(self.size)
+
+    def splits(self, base: Path) -> Splits | None:
+        """Return the official key lists' files, or else those of 14 class folders."""
+        lists = base / "annotations" if (base / "annotations").is_dir() else base
+        if (lists / f"{self.train_split}_train_key_list.txt").is_file():
+            return _clothing_splits(base, lists, self.train_split)
+        found = folder_splits(base)
+        if found is not None and len(found.class_names) != len(CLOTHING1M_NAMES):
+            raise DataError(
+                f"{base / 'train'} must hold Clothing1M's {len(CLOTHING1M_NAMES)} class folders, "
+                f"got {len(found.class_names)}; use the dataset image_folder for other photos"
+            )
+        return found
+
+
+@DATASETS.register("mini_webvision")
+@settings
+class MiniWebVision(PhotoSet):
+    """mini-WebVision: the first 50 classes of WebVision 1.0, tested on its validation photos."""
+
+    size: int = 64
+    """Side of the square images, pixels; ImageNet networks want 224 (147 KiB an image)."""
+    classes: int = 50
+    """How many class folders, in their order (numbers as numbers, other names by letters)."""
+    normalisation = IMAGENET  # ours: as for Clothing1M
+
+    def __post_init__(self) -> None:
+        _check_size(self.size)
+        check(self.classes >= 2, "classes", "must be at least 2", got=self.classes)
+
+    def splits(self, base: Path) -> Splits | None:
+        """Return the photos of the first ``classes`` class folders."""
+        found = folder_splits(base, first=self.classes)
+        if found is not None and len(found.class_names) < self.classes:
+            raise DataError(
+                f"{base / 'train'} must hold at least {self.classes} class folders, "
+                f"got {len(found.class_names)}; add the others or lower data.dataset.classes"
+            )
+        return found
+
+
+def _check_size(size: int) -> None:
+    check(8 <= size <= 1024, "size", "must be between 8 and 1024 pixels", got=size)
+
+
+def folder_splits(base: Path, first: int | None = None) -> Splits | None:
+    """Return the files of train/<class>/ and test/<class>/ (or val/); None if not so laid out.
+
+    With ``first`` only that many classes are used, and test folders of other classes are ignored.
+    """
+    train = base / "train"
+    test = next((base / name for name in ("test", "val") if (base / name).is_dir()), None)
+    if test is None or not train.is_dir():
+        return None
+    names = _class_folders(train)
+    names = sorted(names, key=_number_first)[:first] if first else names
+    strangers = [] if first else sorted(set(_class_folders(test)) - set(names))
+    if strangers:
+        raise DataError(
+            f"{test} must hold classes of {train} only, got also {', '.join(strangers[:5])}; "
+            "remove them or add training photos of the same name"
+        )
+    return Splits(tuple(names), _list_folders(train, names), _list_folders(test, names))
+
+
+def _class_folders(split: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(split) if entry.is_dir())
+
+
+def _number_first(name: str) -> tuple[int, str]:
+    return (int(name) if name.isdigit() else -1, name)
+
+
+def _list_folders(split: Path, names: list[str]) -> Listing:
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(names):
+        files = sorted(p for p in (split / name).rglob("*") if p.suffix.lower() in _SUFFIXES)
+        if not files and split.name == "train":
+            raise DataError(f"{split / name} must hold photos, got none; add some or remove it")
+        paths += files
+        labels += [label] * len(files)
+    return Listing(paths, labels)
+
+
+def _clothing_splits(base: Path, lists: Path, train_split: str) -> Splits:
+    listings, read = [], []
+    for labels, keys in ((train_split, f"{train_split}_train"), ("clean", "clean_test")):
+        label_file, key_file = lists / f"{labels}_label_kv.txt", lists / f"{keys}_key_list.txt"
+        label_of = dict(line.split() for line in _lines(label_file))
+        chosen = [key.strip() for key in _lines(key_file)]
+        absent = [key for key in chosen if key not in label_of]
+        if absent:
+            raise DataError(
+                f"{label_file} must label every key of {key_file.name}, {len(absent)} are missing, "
+                f"first {absent[0]!r}; use lists of the same release"
+            )
+        listings.append(Listing([base / key for key in chosen], [int(label_of[k]) for k in chosen]))
+        read += [label_file, key_file]
+    return Splits(CLOTHING1M_NAMES, listings[0], listings[1], tuple(dict.fromkeys(read)))
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise missing_files("clothing1m", path.parent, path.name)
+    return [line for line in path.read_text().splitlines() if line.strip()]
+
+
+def decode(paths: list[Path], images: np.ndarray) -> None:
+    """Write the photos of ``paths`` into ``images`` (N, S, S, 3), centred and resized."""
+    from PIL import Image, ImageOps
+
+    side = images.shape[1]
+
+    def read(row: int) -> None:
+        try:
+            with Image.open(paths[row]) as photo:
+                square = ImageOps.fit(photo.convert("RGB"), (side, side), Image.Resampling.BILINEAR)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(
+                f"{paths[row]} must be a readable photo, got: {error}; replace or remove it"
+            ) from error
+        images[row] = np.asarray(square)
+
+    # Threads: Pillow lets go of the interpreter lock while it decodes and resizes.
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for start in range(
+            0, len(paths), _BLOCK
+        ):  # blocks: a million pending calls need a gigabyte
+            list(pool.map(read, range(start, min(start + _BLOCK, len(paths)))))

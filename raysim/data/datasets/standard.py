@@ -1,0 +1,247 @@
+"""The public image sets of the papers: MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100, SVHN.
+
+Each is read from ``<name>.npz`` or from torchvision's file layout, whichever the folder holds;
+without ``data.root`` missing files are downloaded with torchvision.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from raysim.data.datasets.class_names import (
+    CIFAR10_NAMES,
+    CIFAR100_NAMES,
+    DIGIT_NAMES,
+    FASHION_NAMES,
+)
+from raysim.data.datasets.dataset import (
+    DATASETS,
+    Arrays,
+    NewArray,
+    channel_statistics,
+    checked,
+    data_root,
+    in_memory,
+    missing_files,
+)
+from raysim.data.datasets.idx import find_idx, read_idx
+from raysim.data.datasets.npz import read_npz
+from raysim.data.datasets.task_classes import CIFAR10_TASKS, DIGIT_TASKS, FASHION_TASKS, Tasks
+from raysim.data.datasets.torchvision_files import download, read_split
+from raysim.errors import DataError
+from raysim.settings import settings
+
+log = logging.getLogger(__name__)
+
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about a published set before any file is read."""
+
+    name: str
+    torchvision_class: str
+    files: tuple[str, ...]
+    """torchvision's file layout below the data folder."""
+    image_shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None
+    """Published mean and std per channel; None: computed from the training images."""
+    task_table: dict[int, Tasks] = field(default_factory=dict)
+
+    @property
+    def npz(self) -> str:
+        """Name of the prepared file."""
+        return f"{self.name}.npz"
+
+    @property
+    def expected(self) -> str:
+        """The accepted files, in words."""
+        gzipped = " (plain or .gz)" if self.is_idx else ""
+        return f"{self.npz}, or {', '.join(self.files)}{gzipped}"
+
+    @property
+    def is_idx(self) -> bool:
+        """Whether the torchvision layout is idx files."""
+        return self.files[0].endswith(IDX_FILES[0])
+
+    def find(self, folder: Path) -> list[Path]:
+        """Return the files to read: the npz, else the torchvision layout, else none."""
+        if (folder / self.npz).is_file():
+            return [folder / self.npz]
+        if self.is_idx:
+            found = [find_idx((folder / name).parent, Path(name).name) for name in self.files]
+        else:
+            found = [folder / name if (folder / name).is_file() else None for name in self.files]
+        return [path for path in found if path is not None] if all(found) else []
+
+
+class StandardSet:
+    """Finding and reading that the published sets share; a subclass only states its facts."""
+
+    __slots__ = ()
+    facts: ClassVar[Facts]
+
+    def ensure(self, root: Path | None) -> None:
+        """Make sure the files are there; download them only when no ``root`` was given."""
+        folder = data_root(root)
+        if self.facts.find(folder):
+            return
+        if root is not None:
+            raise missing_files(self.facts.name, folder, self.facts.expected)
+        log.info("downloading %s into %s", self.facts.name, folder)
+        try:
+            download(self.facts.torchvision_class, folder, self.facts.files)
+        except (DataError, OSError) as error:
+            raise missing_files(
+                self.facts.name, folder, self.facts.expected, because=str(error)
+            ) from error
+
+    def sources(self, root: Path | None) -> list[Path]:
+        """Return the files that ``load`` reads; none if they are not there."""
+        return self.facts.find(data_root(root))
+
+    def load(self, root: Path | None, new_array: NewArray = in_memory) -> Arrays:
+        """Return the arrays in the order of the original files."""
+        self.ensure(root)
+        folder = data_root(root)
+        arrays = self._read(folder, self.facts.find(folder))
+        train = arrays["x_train"]
+        what = f"dataset {self.facts.name!r} in {folder}"
+        if train.shape[1:] != self.facts.image_shape:
+            raise DataError(
+                f"{what}: images must be (N, H, W, C) with (H, W, C) = {self.facts.image_shape}, "
+                f"got {train.shape}; fetch the files again"
+            )
+        mean, std = self.facts.normalisation or channel_statistics(train)
+        return checked(
+            Arrays(
+                train_images=train,
+                train_labels=arrays["y_train"],
+                test_images=arrays["x_test"],
+                test_labels=arrays["y_test"],
+                class_names=self.facts.class_names,
+                mean=mean,
+                std=std,
+            ),
+            what,
+        )
+
+    def tasks(self, groups: int) -> Tasks | None:
+        """Return the papers' tasks of this set."""
+        return self.facts.task_table.get(groups)
+
+    def _read(self, folder: Path, files: list[Path]) -> dict[str, np.ndarray]:
+        if files[0].suffix == ".npz":
+            return read_npz(files[0], self.facts.image_shape)
+        if self.facts.is_idx:
+            train, train_labels, test, test_labels = (read_idx(path) for path in files)
+            return {
+                "x_train": train[..., None],
+                "y_train": train_labels.astype(np.int64),
+                "x_test": test[..., None],
+                "y_test": test_labels.astype(np.int64),
+            }
+        class_name = self.facts.torchvision_class
+        train, train_labels = read_split(class_name, folder, train=True)
+        test, test_labels = read_split(class_name, folder, train=False)
+        return {
+            "x_train": train,
+            "y_train": train_labels,
+            "x_test": test,
+            "y_test": test_labels,
+        }
+
+
+@DATASETS.register("mnist")
+@settings
+class Mnist(StandardSet):
+    """MNIST: 60,000 + 10,000 handwritten digits, 28x28 grey."""
+
+    facts = Facts(
+        name="mnist",
+        torchvision_class="MNIST",
+        files=tuple(f"MNIST/raw/{name}" for name in IDX_FILES),
+        image_shape=(28, 28, 1),
+        class_names=DIGIT_NAMES,
+        normalisation=((0.1307,), (0.3081,)),  # models.md section 12
+        task_table=DIGIT_TASKS,
+    )
+
+
+@DATASETS.register("fashion_mnist")
+@settings
+class FashionMnist(StandardSet):
+    """Fashion-MNIST: 60,000 + 10,000 articles of clothing, 28x28 grey."""
+
+    facts = Facts(
+        name="fashion_mnist",
+        torchvision_class="FashionMNIST",
+        files=tuple(f"FashionMNIST/raw/{name}" for name in IDX_FILES),
+        image_shape=(28, 28, 1),
+        class_names=FASHION_NAMES,
+        normalisation=((0.2860,), (0.3530,)),  # of its training images
+        task_table=FASHION_TASKS,
+    )
+
+
+@DATASETS.register("cifar10")
+@settings
+class Cifar10(StandardSet):
+    """CIFAR-10: 50,000 + 10,000 photos, 32x32 colour."""
+
+    facts = Facts(
+        name="cifar10",
+        torchvision_class="CIFAR10",
+        files=tuple(
+            f"cifar-10-batches-py/{name}"
+            for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
+        ),
+        image_shape=(32, 32, 3),
+        class_names=CIFAR10_NAMES,
+        # models.md section 12, ClipFL; the std of all pixels would be (0.247, 0.243, 0.262)
+        normalisation=((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+        task_table=CIFAR10_TASKS,
+    )
+
+
+@DATASETS.register("cifar100")
+@settings
+class Cifar100(StandardSet):
+    """CIFAR-100: 50,000 + 10,000 photos of 100 fine classes, 32x32 colour."""
+
+    facts = Facts(
+        name="cifar100",
+        torchvision_class="CIFAR100",
+        files=tuple(f"cifar-100-python/{name}" for name in ("train", "test", "meta")),
+        image_shape=(32, 32, 3),
+        class_names=CIFAR100_NAMES,
+        normalisation=((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),  # models.md section 12
+    )
+
+
+@DATASETS.register("svhn")
+@settings
+class Svhn(StandardSet):
+    """SVHN: 73,257 + 26,032 house-number digits, 32x32 colour, without the ``extra`` split."""
+
+    facts = Facts(
+        name="svhn",
+        torchvision_class="SVHN",
+        files=("train_32x32.mat", "test_32x32.mat"),
+        image_shape=(32, 32, 3),
+        class_names=DIGIT_NAMES,
+        normalisation=None,
+        task_table=DIGIT_TASKS,
+    )

@@ -1,0 +1,174 @@
+"""Features of a whole training set: computed once per machine, memory-mapped by every process."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Protocol, runtime_checkable
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from raysim.data.features.extractor import Extractor
+from raysim.errors import DataError
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 2**25
+CHUNK_STEP = 256  # chunks hold a multiple of this many images, so that few batches are padded
+
+
+class Images(Protocol):
+    """The part of an ``ImageStore`` that features are made of."""
+
+    @property
+    def digest(self) -> str:
+        """Hash of the images."""
+        ...
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width, channels."""
+        ...
+
+    @property
+    def train_images(self) -> np.ndarray:
+        """Memory-mapped images (N, H, W, C)."""
+        ...
+
+
+@runtime_checkable
+class Viewing(Protocol):
+    """An extractor whose rows may already lie in the images."""
+
+    def view(self, images: np.ndarray) -> np.ndarray | None:
+        """Return the feature rows as a view of ``images``, or None if they must be computed."""
+        ...
+
+
+def feature_file(store: Images, extractor: Extractor, folder: Path) -> np.ndarray:
+    """Features (N, D) float32 of all training images, memory-mapped from ``folder/<key>.npy``.
+
+    The first caller computes the file, under a lock; it appears under its name only when complete.
+    """
+    dimension = extractor.dimension(store.image_shape)
+    if isinstance(extractor, Viewing):
+        view = extractor.view(store.train_images)
+        if view is not None:
+            _check_view(view, extractor)
+            return view
+
+    key = _key(store, extractor)
+    path = folder / f"{key}.npy"
+    if not path.exists():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(_lock_path(folder, key)):
+                if not path.exists():
+                    _remove_leftovers(folder, key)
+                    _write(store, extractor, path, dimension)
+        except OSError as error:
+            raise DataError(
+                f"cannot write features into {folder}: {error}; make room there, or let "
+                "RAYSIM_CACHE name another folder"
+            ) from error
+    return _opened(path, (len(store.train_images), dimension))
+
+
+def _write(store: Images, extractor: Extractor, path: Path, dimension: int) -> None:
+    """Compute into a temporary file beside ``path`` and rename it; on any error nothing remains."""
+    num_images = len(store.train_images)
+    log.info("features of %d images: %s", num_images, extractor.fingerprint())
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".part")
+    try:
+        # plain writes: on a full disk a memory map would end the process instead of raising
+        with os.fdopen(handle, "wb") as file:
+            _write_header(file, (num_images, dimension))
+            for start, images in _chunks(store.train_images):
+                rows = extractor.extract(images)
+                _check_rows(rows, (len(images), dimension), start, extractor)
+                file.write(np.ascontiguousarray(rows).data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _write_header(file: BinaryIO, shape: tuple[int, int]) -> None:
+    descr = np.lib.format.dtype_to_descr(np.dtype(np.float32))
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _chunks(images: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """First id and raw images of each chunk, copied out of the memory map."""
+    image_bytes = max(1, images[:1].nbytes)
+    size = max(CHUNK_STEP, CHUNK_BYTES // image_bytes // CHUNK_STEP * CHUNK_STEP)
+    for start in range(0, len(images), size):
+        yield start, np.array(images[start : start + size])
+
+
+def _check_rows(
+    rows: np.ndarray, shape: tuple[int, int], first_id: int, extractor: Extractor
+) -> None:
+    name = extractor.fingerprint()
+    if rows.shape != shape or rows.dtype != np.float32:
+        raise DataError(
+            f"feature extractor {name} must return {shape} float32, got {rows.shape} {rows.dtype}; "
+            "correct its extract or dimension"
+        )
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        raise DataError(
+            f"feature extractor {name} gives NaN or inf for training image "
+            f"{first_id + int(np.argmin(finite))}; check that image and the extractor's weights"
+        )
+
+
+def _check_view(view: np.ndarray, extractor: Extractor) -> None:
+    for start, rows in _chunks(view):
+        _check_rows(rows, rows.shape, start, extractor)
+
+
+def _key(store: Images, extractor: Extractor) -> str:
+    kind = getattr(extractor, "choice_name", type(extractor).__name__)
+    text = f"{store.digest}\n{extractor.fingerprint()}"
+    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def _lock_path(folder: Path, key: str) -> Path:
+    return folder / f"{key}.lock"
+
+
+def _remove_leftovers(folder: Path, own_key: str) -> None:
+    """Delete the part files of processes that died; one whose lock is held is being written."""
+    for part in folder.glob("*.part"):
+        key = part.name.split(".")[0]
+        if key == own_key:
+            part.unlink(missing_ok=True)
+            continue
+        try:
+            with FileLock(_lock_path(folder, key), timeout=0):
+                part.unlink(missing_ok=True)
+        except Timeout:
+            continue
+
+
+def _opened(path: Path, shape: tuple[int, int]) -> np.ndarray:
+    try:
+        rows: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"feature file {path} is damaged ({error}); delete it") from error
+    if rows.shape != shape or rows.dtype != np.float32:
+        raise DataError(
+            f"feature file {path} must hold {shape} float32, got {rows.shape} {rows.dtype}; "
+            "delete it"
+        )
+    return rows

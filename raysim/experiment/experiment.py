@@ -1,0 +1,392 @@
+"""One run: config -> data -> federation -> method -> result."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from raysim.config import (
+    RunConfig,
+    changed_keys,
+    choice_name,
+    config_yaml,
+    dump_config,
+    flat_values,
+    load_config,
+)
+from raysim.data.world import DriverData
+from raysim.errors import ConfigError, OutputError
+from raysim.experiment.context import RoundContext
+from raysim.experiment.evaluator import BlindEvaluator, Evaluator
+from raysim.experiment.rounds import LeftEarly, ModelShape, Progress, Rounds
+from raysim.methods.clustered import check_method, stages_of, uses_of
+from raysim.models.forms import closed_form
+from raysim.models.params import num_parameters
+from raysim.protocols import Federation, Stage
+from raysim.runs.environment import describe_environment
+from raysim.runs.folder import RunFolder, records_digest
+from raysim.runs.models import Commit, write_models
+from raysim.runs.record import association, bytes_by_message, correction, newest
+from raysim.runs.results import RunResult
+from raysim.runtime.coordinator import Coordinator, Listener, MakeContext
+from raysim.runtime.events import keep_logs
+from raysim.runtime.local import LocalFederation
+from raysim.runtime.placement import describe_plan
+from raysim.storage.objects import below
+from raysim.trackers import check_trackers, tracking
+
+FINAL = ("top5", "noisy_clients", "selection", "selection_of_wrong", "judged", "judged_of_wrong")
+"""Records of which the newest is part of the result."""
+FREE_TO_CHANGE = ("runtime", "checkpoint", "output", "track")
+"""Sections that do not touch a run's bits, so that --resume accepts other values."""
+SMALL_JOB = 2e11
+"""Multiply-adds of training (about a minute) up to which ``kind: auto`` needs no actors."""
+
+
+class Experiment:
+    """A config made ready to run. Nothing is written before everything that can be checked is."""
+
+    def __init__(self, config: RunConfig, *, base_dir: str | Path = ".") -> None:
+        self.config = _with_kernel(config)
+        self.folder = RunFolder(below(base_dir, config.run_dir()))
+        self._started = time.perf_counter()
+
+    def run(
+        self,
+        *,
+        resume: bool = False,
+        force: bool = False,
+        keep_actors: bool = False,
+        listeners: Sequence[Listener] = (),
+    ) -> RunResult:
+        """Run to the end (or go on from the last commit) and return the result.
+
+        ``keep_actors`` leaves the client actors to the next run of this process, if this one ends
+        well; ``raysim.runtime.ray.idle.end_idle_actors`` ends them.
+        """
+        with self.rounds(
+            resume=resume, force=force, keep_actors=keep_actors, listeners=listeners
+        ) as rounds:
+            return rounds.finish()
+
+    @contextlib.contextmanager
+    def rounds(
+        self,
+        *,
+        resume: bool = False,
+        force: bool = False,
+        keep_actors: bool = False,
+        listeners: Sequence[Listener] = (),
+    ) -> Iterator[Rounds]:
+        """Give the rounds one at a time: ``with experiment.rounds() as rounds: ...``.
+
+        Leaving the block early commits what was done; ``resume=True`` goes on to the same bits.
+        """
+        self._started = time.perf_counter()
+        self.folder.check(resume=resume, force=force)
+        if resume:
+            self._check_same_config()
+            if self.folder.is_finished:
+                result = RunResult(self.folder.read("result.json"), self.folder.path)
+                yield Rounds(None, result)
+                return
+        check_trackers(self.config.track, self.folder)
+        data = self.prepare()
+        with self._federation(data, keep_actors=keep_actors) as federation:
+            self._check_reachable(federation)
+            self.folder.open(force=force)
+            try:
+                with contextlib.suppress(LeftEarly), self._log_file(federation) as ours:
+                    every = [*ours, *listeners]
+                    with self._rounds(data, federation, resume=resume, listeners=every) as rounds:
+                        yield rounds
+            finally:
+                self.folder.close()
+
+    def __repr__(self) -> str:
+        config = self.config
+        who = f"{config.method_label} on {choice_name(config.data.dataset)}"
+        return f"Experiment({who}, seed {config.seed}; {self.folder.path})"
+
+    def prepare(self) -> DriverData:
+        """Load the data and refuse whatever cannot work, before any actor starts."""
+        config = self.config
+        if config.train.rounds < 1:
+            raise ConfigError(
+                f"train.rounds must be at least 1, got {config.train.rounds}; raise it"
+            )
+        data = DriverData(config.data, config.seed)
+        data.check_privileges(config.method.privileges)
+        config.model.check(data.image_shape)
+        config.server.check(config.train)
+        uses = uses_of(config)
+        check_method(config, classes=data.classes, dimensions=data.dimensions(uses))
+        if "correction" in uses:
+            data.check_clean_classes()
+        world = data.spec().open()
+        for use in uses:  # computed once per node; NaN is refused here
+            world.features(use, data.clean[0][:1])
+        return data
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _rounds(
+        self,
+        data: DriverData,
+        federation: Federation,
+        *,
+        resume: bool,
+        listeners: Sequence[Listener],
+    ) -> Iterator[Rounds]:
+        self._write_head(data, federation)
+        evaluator = _evaluator(data)
+        self._write_labels(evaluator, data.classes)
+        coordinator = Coordinator(
+            federation=federation,
+            stages=stages_of(self.config),
+            folder=self.folder,
+            context=self._contexts(data, federation, evaluator),
+            every=self.config.checkpoint.every,
+            max_returns=self.config.runtime.max_restarts,
+            listeners=listeners,
+        )
+        setup_s = time.perf_counter() - self._started
+
+        def conclude() -> RunResult:
+            final = Commit(coordinator.done, coordinator.state.groups, coordinator.stored)
+            write_models(self.folder, final, config=self.config, data=data)
+            summary = self._summary(data, evaluator, federation, coordinator.stored, setup_s)
+            self.folder.write("result.json", summary)
+            return RunResult(summary, self.folder.path)
+
+        coordinator.begin(resume=resume)
+        shape = ModelShape(self.config.model, data.image_shape, data.classes)
+        rounds = Rounds(Progress(coordinator, federation, shape, self.folder.path, conclude))
+        try:
+            yield rounds
+        finally:
+            rounds.leave()
+        rounds.refuse_early()  # so that the log does not say that the run is done
+
+    def _contexts(
+        self, data: DriverData, federation: Federation, evaluator: Evaluator
+    ) -> MakeContext:
+        world = data.spec().open()
+        names = [stage.name for stage in stages_of(self.config)]
+        repaired = set(names[names.index("correct") + 1 :]) if "correct" in names else set()
+
+        def context(stage: Stage, round_id: int, entry: dict[str, Any]) -> RoundContext:
+            return RoundContext(
+                federation=federation,
+                config=self.config,
+                classes=data.classes,
+                image_shape=data.image_shape,
+                stage=stage.name,
+                round=round_id,
+                last=round_id + 1 == stage.rounds,
+                data=data,
+                world=world,
+                evaluator=evaluator,
+                folder=self.folder,
+                entry=entry,
+                is_repaired=stage.name in repaired,
+            )
+
+        return context
+
+    def _write_head(self, data: DriverData, federation: Federation) -> None:
+        self.folder.write("config.yaml", config_yaml(self.config))
+        facts = describe_environment()
+        facts["data"] = {"name": data.store.name, "digest": data.store.digest}
+        facts["federation"] = _described(data)
+        facts["actors"] = federation.describe()
+        self.folder.write("environment.json", facts)
+
+    def _write_labels(self, evaluator: Evaluator, classes: int) -> None:
+        """Keep the label counts that reports show beside the corrected ones."""
+        true = evaluator.true_counts(classes)
+        if true is not None:
+            self.folder.artifact("labels_true", true)
+        for name, array in evaluator.arrays("given", classes).items():
+            self.folder.artifact(name, array)
+
+    def _summary(
+        self,
+        data: DriverData,
+        evaluator: Evaluator,
+        federation: Federation,
+        stored: Mapping[str, str],
+        setup_s: float,
+    ) -> dict[str, Any]:
+        records = self.folder.records()
+        last = records[-1]
+        labels = newest(records, "labels")
+        grouping: Mapping[str, Any] = next((r for r in reversed(records) if "groups" in r), {})
+        messages = {way: bytes_by_message(records, way) for way in ("up", "down")}
+        before = evaluator.noise()
+        scores = [r["accuracy"]["mean"] for r in records if "accuracy" in r][-10:]
+        rounds_s = sum(r["seconds"] for r in records)
+        return {
+            "method": self.config.method_label,
+            "dataset": choice_name(self.config.data.dataset),
+            "seed": self.config.seed,
+            "rounds": self.config.train.rounds,
+            "accuracy": {**last["accuracy"], "per_client": last["per_client"]},
+            "accuracy_last10": sum(scores) / len(scores),
+            "ari": grouping.get("ari"),
+            "nmi": grouping.get("nmi"),
+            "groups": grouping.get("groups"),
+            "labels": labels or {"noise_before": before, "noise_after": before},
+            "correction": correction(records),
+            **{name: newest(records, name) for name in FINAL},
+            "association": association(records),
+            "bytes": {way: sum(sent.values()) for way, sent in messages.items()},
+            "messages": messages,
+            "seconds": {
+                "setup": round(setup_s, 3),
+                "rounds": round(rounds_s, 3),
+                "total": round(setup_s + rounds_s, 3),
+            },
+            "restarts": federation.restarts,
+            "digest": {"models": stored, "records": records_digest(records)},
+            "clients": len(data.split.clients),
+            "run_dir": str(self.folder.path),
+        }
+
+    def _check_same_config(self) -> None:
+        if not self.folder.is_started:
+            raise OutputError(
+                f"--resume: {self.folder.path} holds no run; start it without --resume"
+            )
+        changed = changed_keys(
+            self.config, load_config(self.folder.saved_config()), ignore=FREE_TO_CHANGE
+        )
+        if changed:
+            keys = ", ".join(f"{key} (now {new!r}, was {old!r})" for key, new, old in changed)
+            raise ConfigError(
+                f"--resume: {keys} differ from the config of {self.folder.path}; "
+                f"resume with {self.folder.path}/config.yaml, or use --force to start anew"
+            )
+
+    def _check_reachable(self, federation: Federation) -> None:
+        """Refuse a run directory that a node of the cluster cannot reach."""
+        if not isinstance(federation, LocalFederation):
+            from raysim.runtime.ray.reachable import check_reachable
+
+            check_reachable(self.folder.root)
+
+    @contextlib.contextmanager
+    def _federation(self, data: DriverData, *, keep_actors: bool) -> Iterator[Federation]:
+        federation = make_federation(self.config, data)
+        try:
+            yield federation
+        except BaseException:
+            federation.close()  # whatever went wrong may live on in an actor
+            raise
+        federation.close(keep_actors=keep_actors)
+
+    @contextlib.contextmanager
+    def _log_file(self, federation: Federation) -> Iterator[list[Listener]]:
+        """Keep run.log and events.jsonl; yield who listens besides the caller's listeners."""
+        config = self.config
+        run = {"name": config.name, "method": config.method_label, "seed": config.seed}
+        facts = {**run, "dataset": choice_name(config.data.dataset)}
+        plain = flat_values(dump_config(config))
+        with (
+            keep_logs(self.folder, run=run, where=lambda: federation.where) as events,
+            tracking(config.track, self.folder, run=facts, parameters=plain) as told,
+        ):
+            if isinstance(federation, LocalFederation):
+                yield [events, *told]
+                return
+            from raysim.runtime.ray.metrics import RunMetrics
+
+            yield [events, *told, RunMetrics(run, federation, self.folder)]
+
+
+def _evaluator(data: DriverData) -> Evaluator:
+    """Return who scores this data: one without the truth where it is not known."""
+    given, task_of = dict(enumerate(data.noisy.given)), data.split.task_of
+    if not data.knows_labels:
+        return BlindEvaluator(given, task_of, knows_tasks=data.knows_tasks)
+    true = {k: data.true_labels[ids] for k, ids in enumerate(data.split.clients)}
+    return Evaluator(true, given, task_of)
+
+
+def _with_kernel(config: RunConfig) -> RunConfig:
+    """Return the config with ``train.kernel`` decided, so that the saved file repeats the bits."""
+    train = config.train
+    has_form = closed_form(config.model, (28, 28, 1), 2) is not None
+    has_form = has_form and train.augment == "none" and not train.mixup
+    if train.kernel == "closed_form" and not has_form:
+        raise ConfigError(
+            f"train.kernel is closed_form, but model {choice_name(config.model)} with "
+            f"train.augment {train.augment} and train.mixup {train.mixup:g} has none; use auto or "
+            "autograd"
+        )
+    if train.kernel != "auto":
+        return config
+    kernel: Literal["closed_form", "autograd"] = "closed_form" if has_form else "autograd"
+    return replace(config, train=replace(train, kernel=kernel))
+
+
+def make_federation(config: RunConfig, data: DriverData) -> Federation:
+    """Return the federation that ``runtime`` asks for."""
+    records, spec = data.client_records(), data.spec()
+    # What training needs is imported by actors and driver at the same time, while they start, and
+    # before the first task limits the threads of the libraries that are there.
+    closed = config.train.kernel == "closed_form"
+    warm = ("raysim.models.closed_form" if closed else "raysim.models.networks",)
+    if runtime_kind(config, data) == "local":
+        importlib.import_module(warm[0])
+        return LocalFederation(records, spec)
+    from raysim.runtime.ray.federation import RayFederation
+
+    return RayFederation(records, spec, config.runtime, warm=warm)
+
+
+def preview(config: RunConfig) -> dict[str, Any]:
+    """Return who would run where, without starting an actor; raise where it cannot fit."""
+    data = DriverData(config.data, config.seed)
+    sizes = [len(ids) for ids in data.split.clients]
+    if runtime_kind(_with_kernel(config), data) == "local":
+        return {"kind": "local", "clients": len(sizes)}
+    from raysim.runtime.ray.connection import connect, nodes
+
+    connect(config.runtime)
+    return {"kind": "ray", **describe_plan(sizes, nodes(), config.runtime)}
+
+
+def runtime_kind(config: RunConfig, data: DriverData) -> str:
+    """Return "local" or "ray".
+
+    Auto stays in this process for small jobs, where actors cost more.
+    """
+    runtime = config.runtime
+    if runtime.kind != "auto":
+        return runtime.kind
+    wants_actors = runtime.address is not None or runtime.actors != "auto" or runtime.per_actor.gpus
+    if wants_actors:
+        return "ray"
+    params = num_parameters(config.model, data.image_shape, data.classes)
+    samples = sum(len(ids) for ids in data.split.clients)
+    work = 6.0 * params * samples * config.train.epochs * config.train.rounds
+    return "local" if work < SMALL_JOB else "ray"
+
+
+def _described(data: DriverData) -> dict[str, Any]:
+    """Return who takes part, for reports: tasks, and the clients' own task and size."""
+    return {
+        "clients": len(data.split.clients),
+        "classes": data.classes,
+        "class_names": list(data.store.class_names),
+        "tasks": [[int(c) for c in task] for task in data.split.tasks],
+        "task_of": [int(task) for task in data.split.task_of],
+        "sizes": [len(ids) for ids in data.split.clients],
+    }

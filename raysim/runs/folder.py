@@ -1,0 +1,259 @@
+"""The run directory, a folder or a URL; every file in it is complete or absent.
+
+``config.yaml`` (the complete config), ``environment.json`` (versions, machine, actors),
+``rounds.jsonl`` (one record per round), ``result.json`` (only when the run is finished),
+``checkpoint/`` (the newest commits), ``artifacts/`` (one-time arrays), ``models/`` (final models),
+``tensorboard/`` and ``mlflow.json`` (with ``track``), ``run.log``, ``events.jsonl`` and ``.lock``
+(empty; it stays).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import yaml
+
+from raysim.errors import CheckpointError, DataError, OutputError
+from raysim.storage.objects import (
+    LOCK,
+    PART,
+    Lock,
+    Place,
+    Storage,
+    absolute,
+    open_storage,
+    place,
+    reason,
+    remedy,
+)
+
+LOGS = ("run.log", "events.jsonl")
+OWN = ("config.yaml", "environment.json", "rounds.jsonl", "result.json", "mlflow.json", *LOGS)
+OWN_FOLDERS = ("checkpoint", "artifacts", "models", "tensorboard")
+TIMES = ("seconds", "restarts")
+"""Entries of a record that may differ between two runs with equal bits."""
+
+
+class RunFolder:
+    """One run's directory, locked while the run lives."""
+
+    def __init__(self, path: Place) -> None:
+        self.path: Place = place(path) if isinstance(path, str) else path
+        self._lock: Lock | None = None
+        self._asked: tuple[bool, bool] | None = None
+
+    @cached_property
+    def storage(self) -> Storage:
+        """Where the files are."""
+        return open_storage(self.path)
+
+    @property
+    def root(self) -> str:
+        """The directory as actors name it, which have working directories of their own."""
+        return absolute(self.path)
+
+    @property
+    def checkpoint(self) -> str:
+        """Folder of the commits."""
+        return f"{self.root}/checkpoint"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run ended with a result."""
+        return self.storage.exists("result.json")
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a run was begun here."""
+        return self.storage.exists("config.yaml")
+
+    def check(self, *, resume: bool, force: bool) -> None:
+        """Refuse what would lose or mix results; touches nothing."""
+        self._asked = (resume, force)
+        try:
+            self._check_state(resume=resume, force=force)
+        except OSError as wrong:
+            raise OutputError(
+                f"output {self.path} cannot be used ({reason(wrong)}); choose another"
+            ) from wrong
+        try:
+            self.storage.check_writable()
+        except OSError as wrong:
+            raise OutputError(
+                f"output {self.path} cannot be written ({reason(wrong)}); make it writable or "
+                "choose another output"
+            ) from wrong
+
+    def _check_state(self, *, resume: bool, force: bool) -> None:
+        if isinstance(self.path, Path) and self.path.exists() and not self.path.is_dir():
+            raise OutputError(f"output {self.path} is a file; choose another output folder")
+        if self.is_finished and not (resume or force):
+            raise OutputError(
+                f"output {self.path} holds a finished run; use --force to replace it, or another "
+                "output, name or seed"
+            )
+        if self.is_started and not self.is_finished and not (resume or force):
+            raise OutputError(
+                f"output {self.path} holds an unfinished run; use --resume to go on with it or "
+                "--force to start anew"
+            )
+        if not self.is_started and self._strangers():
+            raise OutputError(
+                f"output {self.path} is not empty and not a run directory; choose another output"
+            )
+
+    def open(self, *, force: bool) -> None:
+        """Create and lock the directory; ``force`` removes the files of an earlier run first."""
+        with self._writing("the run directory"):
+            self._lock = self.storage.lock()
+            try:
+                if self._asked is not None:  # another process may have been faster than our start
+                    self._check_state(resume=self._asked[0], force=self._asked[1])
+                self._clear(everything=force)
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def write(self, name: str, content: str | Mapping[str, Any]) -> None:
+        """Write a file completely or not at all."""
+        text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
+        with self._writing(name):
+            self.storage.write(name, text.encode())
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Return a JSON file of the directory."""
+        with self._reading(name):
+            content: dict[str, Any] = json.loads(self.storage.read(name))
+        return content
+
+    def saved_config(self) -> dict[str, Any]:
+        """Return the settings in config.yaml."""
+        try:
+            with self._reading("config.yaml"):
+                content = yaml.safe_load(self.storage.read("config.yaml"))
+        except (yaml.YAMLError, UnicodeDecodeError) as wrong:
+            raise CheckpointError(
+                f"{self.path}/config.yaml is damaged ({wrong}); start anew with --force, or "
+                "restore it from a copy"
+            ) from wrong
+        return dict(content or {})
+
+    def artifact(self, name: str, array: np.ndarray) -> None:
+        """Write a one-time array."""
+
+        def fill(file: IO[bytes]) -> None:
+            np.save(file, array, allow_pickle=False)
+
+        with self._writing(f"artifacts/{name}.npy"):
+            self.storage.write(f"artifacts/{name}.npy", fill)
+
+    def array(self, name: str) -> np.ndarray:
+        """Return an array that was written."""
+        with self._reading(f"artifacts/{name}.npy"):
+            content = self.storage.read(f"artifacts/{name}.npy")
+        try:
+            found: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
+        except (ValueError, EOFError) as wrong:
+            raise DataError(
+                f"{self.path}/artifacts/{name}.npy is damaged ({wrong}); run it again"
+            ) from wrong
+        return found
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one round's record."""
+        with self._writing("rounds.jsonl"):
+            if self._lock is not None:
+                self._lock.check()
+            self.storage.append("rounds.jsonl", (json.dumps(record) + "\n").encode())
+
+    def records(self, count: int | None = None) -> list[dict[str, Any]]:
+        """Return the first ``count`` records (default all)."""
+        try:
+            with self._reading("rounds.jsonl"):
+                text = self.storage.read("rounds.jsonl").decode()
+            lines = text.split("\n")[:-1]  # what has no newline was torn while it was written
+            return [json.loads(line) for line in lines[:count]]
+        except FileNotFoundError:
+            return []
+        except ValueError as wrong:
+            raise CheckpointError(
+                f"{self.path}/rounds.jsonl is damaged ({wrong}); start anew with --force, or "
+                "restore it from a copy"
+            ) from wrong
+
+    def keep_records(self, count: int) -> None:
+        """Drop records of rounds that were not committed."""
+        self.write("rounds.jsonl", "".join(json.dumps(r) + "\n" for r in self.records(count)))
+
+    def _clear(self, *, everything: bool) -> None:
+        """Remove what a crashed write left behind, or everything a run writes."""
+        for name in self.storage.names():
+            if _is_part(name) or (everything and name in OWN):
+                self.storage.remove(name)
+            elif everything and name in OWN_FOLDERS:
+                self.storage.remove_folder(name)
+
+    def _strangers(self) -> list[str]:
+        """Everything but what a start leaves that died before its config was written."""
+        return [n for n in self.storage.names() if n not in (LOCK, *LOGS) and not _is_part(n)]
+
+    @contextlib.contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as wrong:
+            raise OutputError(
+                f"{what} of {self.path} cannot be read ({reason(wrong)}); make it reachable, then "
+                "go on with --resume"
+            ) from wrong
+
+    @contextlib.contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as wrong:
+            raise OutputError(
+                f"{what} could not be written to {self.path} ({reason(wrong)}); "
+                f"{remedy(wrong, str(self.path))}, then go on with --resume"
+            ) from wrong
+
+
+def _is_part(name: str) -> bool:
+    """Whether a crashed write of ours may have left the file."""
+    return name.startswith(tuple(f".{own}." for own in OWN)) and name.endswith(PART)
+
+
+def records_digest(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return the sha256 of the records without their times."""
+    plain = [{k: v for k, v in r.items() if k not in TIMES} for r in records]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def find_runs(where: str, mark: str = "config.yaml") -> list[Storage]:
+    """Return the run directory at a path or URL, or every one below it; none gives an empty list.
+
+    ``mark`` is the file that makes a folder a run directory.
+    """
+    try:
+        storage = open_storage(where)
+        if storage.exists(mark):
+            return [storage]
+        return [open_storage(root) for root in storage.find(mark)]
+    except OSError as wrong:
+        raise DataError(f"{where} cannot be read ({reason(wrong)}); make it reachable") from wrong

@@ -1,0 +1,226 @@
+"""What runs left behind, for Python: values, arrays and pandas frames of run directories."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raysim.errors import DataError
+from raysim.runs.folder import RunFolder, find_runs
+from raysim.runs.frames import CLIENT_ARRAYS, client_rows, frame, round_rows, summary_row
+from raysim.storage.objects import Place, absolute
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+SHOWN = ("method", "dataset", "seed", "rounds", "accuracy", "ari", "noise_after", "finished")
+
+
+@dataclass(frozen=True, repr=False)
+class RunResult:
+    """One run directory; ``summary`` is its result.json, empty while the run is not finished."""
+
+    summary: Mapping[str, Any]
+    run_dir: Place
+
+    @cached_property
+    def _folder(self) -> RunFolder:
+        return RunFolder(absolute(self.run_dir))
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over clients of the accuracy on their own task: the last measured, NaN if none."""
+        if self.summary:
+            return float(self.summary["accuracy"]["mean"])
+        return next(
+            (float(r["accuracy"]["mean"]) for r in reversed(self.records) if "accuracy" in r),
+            math.nan,
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run ended with a result."""
+        return bool(self.summary)
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return str(self.config["method"]["name"])
+
+    @property
+    def dataset(self) -> str:
+        """Name of the dataset."""
+        return str(self.config["data"]["dataset"]["name"])
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.config["seed"])
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The complete config as plain values; ``load_config`` takes them."""
+        return self._folder.saved_config()
+
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        """Versions, machine, actors and who took part."""
+        return self._folder.read("environment.json")
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """One record per round, as in rounds.jsonl."""
+        return self._folder.records()
+
+    @property
+    def groups(self) -> dict[int, int]:
+        """Group of every client, the newest; empty before clients are grouped."""
+        found: list[int] = next((r["groups"] for r in reversed(self.records) if "groups" in r), [])
+        return dict(enumerate(found))
+
+    @property
+    def artifacts(self) -> list[str]:
+        """Names of the arrays that ``artifact`` gives."""
+        names = self._folder.storage.names("artifacts")
+        return sorted(name.removesuffix(".npy") for name in names if name.endswith(".npy"))
+
+    def artifact(self, name: str) -> np.ndarray:
+        """Return an array of the run, such as "confusion_given"."""
+        if name not in self.artifacts:
+            known = ", ".join(self.artifacts) or "none"
+            raise DataError(f"{self.run_dir} has no array {name!r}; ask for one of: {known}")
+        return self._folder.array(name)
+
+    @property
+    def similarity(self) -> np.ndarray:
+        """R, clients by clients, of a method that compares spectra."""
+        return self.artifact("similarity")
+
+    @property
+    def model_names(self) -> list[str]:
+        """Names of the models: group/0, group/1, ... or client/0, ..."""
+        from raysim.runs.models import RunModels
+
+        return list(RunModels(self._folder.path).names)
+
+    def module(self, name: str) -> torch.nn.Module:
+        """Return a model of the last commit as a network, ready to predict."""
+        from raysim.runs.models import RunModels
+
+        return RunModels(self._folder.path).load(name).build()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per round, with name, method, dataset and seed in front."""
+        return frame(round_rows(self.config, self.records))
+
+    def clients_frame(self) -> pd.DataFrame:
+        """Return one row per client: task, group, samples, accuracy, share of wrong labels."""
+        return frame(self._client_rows())
+
+    def report(self, out: str | Path = "report.html") -> list[Path]:
+        """Write the report of this run; return its files."""
+        return Results([self]).report(out)
+
+    def _client_rows(self) -> list[dict[str, Any]]:
+        facts = self.environment.get("federation", {})
+        noise: dict[str, list[float]] = {
+            name: self.artifact(name).tolist() for name in self.artifacts if name in CLIENT_ARRAYS
+        }
+        return client_rows(self.config, self.records, facts, noise)
+
+    def _row(self) -> dict[str, Any]:
+        return summary_row(self.config, self.records, self.summary, str(self.run_dir))
+
+    def __repr__(self) -> str:
+        row = self._row()
+        facts = [] if math.isnan(self.accuracy) else [f"accuracy {self.accuracy:.4f}"]
+        facts += [f"ARI {row['ari']:.3f}"] if row["ari"] is not None else []
+        facts += [f"{row['rounds']} rounds"] if self.is_finished else ["not finished"]
+        who = f"{self.method} on {self.dataset}, seed {self.seed}"
+        return f"RunResult({who}: {', '.join(facts)}; {self.run_dir})"
+
+    def _repr_html_(self) -> str:
+        return _table([self])
+
+
+class Results(list[RunResult]):
+    """Runs side by side."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per run and round, with name, method, dataset and seed in front."""
+        return frame([row for r in self for row in round_rows(r.config, r.records)])
+
+    def clients_frame(self) -> pd.DataFrame:
+        """Return one row per run and client."""
+        return frame([row for r in self for row in r._client_rows()])
+
+    def summary_frame(self) -> pd.DataFrame:
+        """Return one row per run."""
+        return frame([r._row() for r in self])
+
+    def report(self, out: str | Path = "report.html") -> list[Path]:
+        """Write tables and figures of these runs, as ``raysim report`` does; return the files."""
+        from raysim.report.writer import write_report
+
+        return list(write_report([absolute(r.run_dir) for r in self], out).files)
+
+    def __repr__(self) -> str:
+        return f"Results({super().__repr__()})"
+
+    def _repr_html_(self) -> str:
+        return _table(self)
+
+
+def load_result(where: str | Path) -> RunResult:
+    """Return the run in a run directory (a path or a URL), finished or not."""
+    found = find_runs(str(where))
+    if not found:
+        raise DataError(f"no run directory at {where}; `raysim run` makes one")
+    if len(found) > 1:
+        raise DataError(
+            f"{where} holds {len(found)} runs; name one of them, such as {found[0].root}, or use "
+            "load_results"
+        )
+    return _loaded(found[0].root)
+
+
+def load_results(*places: str | Path) -> Results:
+    """Return every run in and below the places (default ``runs``), ordered by directory."""
+    roots: dict[str, None] = {}
+    for where in places or ("runs",):
+        found = find_runs(str(where))
+        if not found:
+            raise DataError(f"no run directory at {where}; `raysim run` makes one")
+        roots |= dict.fromkeys(storage.root for storage in found)
+    return Results(_loaded(root) for root in sorted(roots))
+
+
+def _loaded(root: str) -> RunResult:
+    folder = RunFolder(root)
+    try:
+        summary = folder.read("result.json") if folder.is_finished else {}
+    except ValueError as wrong:
+        raise DataError(f"{root}/result.json is not readable: {wrong}; run it again") from wrong
+    return RunResult(summary, folder.path)
+
+
+def _table(runs: Iterable[RunResult]) -> str:
+    """Return an HTML table for notebooks."""
+    head = "".join(f"<th>{name}</th>" for name in SHOWN)
+    rows = [[_cell(run._row()[name]) for name in SHOWN] for run in runs]
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return html.escape(f"{value:.4f}" if isinstance(value, float) else str(value))

@@ -1,0 +1,372 @@
+"""Named byte objects below one root: a folder, or a URL that fsspec knows (s3://, gs://, ...).
+
+An object is complete or absent for every reader, whoever writes it and whenever it stops. What goes
+wrong is an ``OSError``, on a disk and on the network alike. Folders use plain paths: fsspec is
+imported only where a URL asks for it (``remote_storage.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Protocol
+from urllib.parse import unquote, urlsplit
+
+from filelock import FileLock, Timeout
+
+from raysim.errors import ConfigError, OutputError
+
+Place = Path | str
+"""A folder (``Path``), or the URL of one (``str``)."""
+Content = bytes | Callable[[IO[bytes]], None]
+"""What an object holds: the bytes, or a function that writes them."""
+
+LOCK = ".lock"
+ASKED_S = 0.3
+"""How long a lock is tried for: somebody may only be asking whether it is held."""
+PART = ".part"
+"""How names of files end that are not whole yet."""
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
+
+
+class Lock(Protocol):
+    """The right to write to a storage."""
+
+    def check(self) -> None:
+        """Raise ``OutputError`` if somebody else took over meanwhile."""
+
+    def release(self) -> None:
+        """Give it back; harmless when it was given back before."""
+
+
+class Storage(ABC):
+    """Objects below ``root``; names are plain words with slashes between."""
+
+    root: str
+
+    def read(self, name: str) -> bytes:
+        """Return an object's bytes; ``FileNotFoundError`` when there is none."""
+        with self.open(name) as file:
+            return file.read()
+
+    @abstractmethod
+    def open(self, name: str) -> IO[bytes]:
+        """Return an object to read from; ``FileNotFoundError`` when there is none."""
+
+    @abstractmethod
+    def write(self, name: str, content: Content) -> None:
+        """Store an object completely or not at all, in place of an older one."""
+
+    @abstractmethod
+    def append(self, name: str, line: bytes) -> None:
+        """Add a line to an object completely or not at all; only one process may do so."""
+
+    @abstractmethod
+    def exists(self, name: str) -> bool:
+        """Whether there is such an object."""
+
+    @abstractmethod
+    def names(self, folder: str = "") -> list[str]:
+        """Names of objects and folders directly below a folder, sorted; none is no error."""
+
+    @abstractmethod
+    def find(self, name: str) -> list[str]:
+        """Roots of every folder, at any depth, that holds an object of that name; sorted."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove an object; none is no error."""
+
+    @abstractmethod
+    def remove_folder(self, name: str) -> None:
+        """Remove everything below a folder; none is no error."""
+
+    @abstractmethod
+    def rename(self, old: str, new: str) -> None:
+        """Give an object another name."""
+
+    @abstractmethod
+    def check_writable(self) -> None:
+        """Raise ``OSError`` if nothing can be written; leaves nothing behind."""
+
+    @abstractmethod
+    def lock(self) -> Lock:
+        """Keep other processes out, or raise ``OutputError``."""
+
+    @abstractmethod
+    def is_in_use(self) -> bool:
+        """Whether a living process holds the lock; nothing is written."""
+
+
+# ---- places --------------------------------------------------------------------------------
+
+
+def place(text: str) -> Place:
+    """Return where an ``output`` setting points; ``file://`` is a path."""
+    refuse_secrets(text)
+    if "://" not in text:
+        return Path(text).expanduser()
+    found = _URL.match(text)
+    if found is None:
+        raise ConfigError(
+            f"output {text!r} is neither a path nor a URL; write a path, or a URL like "
+            "s3://bucket/folder"
+        )
+    if found[1].lower() not in ("file", "local"):
+        return text.rstrip("/")
+    parts = urlsplit(text)
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigError(
+            f"output {text!r} names the host {parts.netloc!r}; write file:///folder, with three "
+            "slashes"
+        )
+    return Path(unquote(parts.path))
+
+
+def refuse_secrets(text: str, name: str = "output") -> None:
+    """Refuse a URL that carries a password or a token, without repeating it."""
+    found = _URL.search(text)
+    rest = text[found.end() :] if found else ""
+    if re.search(r":.*@|[?#]", rest):  # a secret key may hold slashes, so look at all of it
+        raise ConfigError(
+            f"{name} is a {found[1] if found else ''}:// URL with credentials or a query in it, "
+            "which would be saved and logged; leave them out and give credentials by environment "
+            "variables, a profile or the machine's role"
+        )
+
+
+def below(base: str | Path, where: Place) -> Place:
+    """Return a place that may be relative to ``base``; a URL stands for itself."""
+    return where if isinstance(where, str) else Path(base) / where
+
+
+def absolute(where: Place) -> str:
+    """Return the text that names a place from any working directory."""
+    return where if isinstance(where, str) else str(where.absolute())
+
+
+def open_storage(where: Place) -> Storage:
+    """Return the storage at a place."""
+    found = place(where) if isinstance(where, str) else where
+    if isinstance(found, Path):
+        return LocalStorage(found)
+    from raysim.storage.remote import RemoteStorage
+
+    return RemoteStorage(found)
+
+
+def checked_name(name: str) -> str:
+    """Return a name of an object that stays below its root."""
+    parts = name.split("/")
+    if not all(re.fullmatch(r"[A-Za-z0-9._-]+", part) and part.strip(".") for part in parts):
+        raise OutputError(
+            f"{name!r} is not a name for a file of a run; use letters, digits, '.', '_' and '-'"
+        )
+    return name
+
+
+def reason(wrong: OSError) -> str:
+    """Return what the system says about an error, in one line."""
+    text = str(wrong.strerror or wrong) or type(wrong).__name__
+    return " ".join(text.split())
+
+
+def remedy(wrong: OSError, root: str) -> str:
+    """Return what to do about a write that failed."""
+    if wrong.errno in _FULL:
+        return f"free space in {root} (or raise its quota)"
+    return f"make {root} reachable and writable again"
+
+
+def save_output(path: Path, content: bytes) -> None:
+    """Write a file that ``--out`` names, completely or not at all."""
+    try:
+        _write_whole(path, content)
+    except OSError as wrong:
+        raise _unwritable(path, wrong) from wrong
+
+
+def make_output_folder(folder: Path) -> None:
+    """Make the folder that ``--out`` names."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as wrong:
+        raise _unwritable(folder, wrong) from wrong
+
+
+def _unwritable(path: Path, wrong: OSError) -> OutputError:
+    return OutputError(f"{path} cannot be written ({reason(wrong)}); choose another --out")
+
+
+# ---- folders -------------------------------------------------------------------------------
+
+
+class LocalStorage(Storage):
+    """A folder of this machine, or one that it has mounted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.root = str(folder)
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open the file."""
+        return self._path(name).open("rb")
+
+    def write(self, name: str, content: Content) -> None:
+        """Write the file, completely or not at all."""
+        _write_whole(self._path(name), content)
+
+    def append(self, name: str, line: bytes) -> None:
+        """Append and bring it to the disk; what could not be added whole is cut off again."""
+        path = self._path(name)
+        is_new = not path.exists()
+        _make_folder(path.parent)
+        with path.open("ab", buffering=0) as file:
+            before = file.seek(0, os.SEEK_END)
+            try:
+                left = memoryview(line)
+                while left:
+                    left = left[file.write(left) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    file.truncate(before)
+                raise
+        if is_new:
+            _sync_folder(path.parent)
+
+    def exists(self, name: str) -> bool:
+        """Whether the file is there; ``Path.is_file`` takes every error for a no in Python 3.14."""
+        try:
+            return stat.S_ISREG(self._path(name).stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def names(self, folder: str = "") -> list[str]:
+        """List the folder."""
+        path = self._path(folder) if folder else self._folder
+        try:
+            return sorted(os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def find(self, name: str) -> list[str]:
+        """Walk through all folders."""
+        found = self._folder.rglob(checked_name(name)) if self._folder.is_dir() else ()
+        return [str(path) for path in sorted(p.parent for p in found)]
+
+    def remove(self, name: str) -> None:
+        """Unlink the file."""
+        self._path(name).unlink(missing_ok=True)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove the tree."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._path(name))
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename the file."""
+        self._path(old).replace(self._path(new))
+
+    def check_writable(self) -> None:
+        """Try it: permission bits do not tell the truth for root or on network drives."""
+        parent = self._folder
+        while not parent.exists():
+            parent = parent.parent
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+
+    def lock(self) -> Lock:
+        """Lock a file; the system lets go of it when this process ends, however it does."""
+        _make_folder(self._folder)
+        return FolderLock(self._folder / LOCK)
+
+    def is_in_use(self) -> bool:
+        """Try a shared lock for a moment; whoever comes in that moment tries again."""
+        try:
+            with (self._folder / LOCK).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError as wrong:
+            if wrong.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return True
+            raise
+        return False
+
+    def _path(self, name: str) -> Path:
+        return self._folder / checked_name(name)
+
+
+class FolderLock:
+    """A locked file. It stays: whoever opened it before it went would lock what has no name."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = FileLock(path)
+        try:
+            self._lock.acquire(timeout=ASKED_S)
+        except Timeout:
+            raise OutputError(
+                f"output {path.parent} is in use by another process; wait for it or choose "
+                f"another output"
+            ) from None
+
+    def check(self) -> None:
+        """Nothing to do: nobody can take over a locked file."""
+
+    def release(self) -> None:
+        """Unlock."""
+        self._lock.release()
+
+
+def _write_whole(path: Path, content: Content) -> None:
+    """Fill a file beside it, bring that to the disk, and rename it into place."""
+    _make_folder(path.parent)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
+    try:
+        with part.open("xb") as file:
+            content(file) if callable(content) else file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except Exception:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it so that they outlive a power cut."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a folder's names to the disk; some network drives cannot and need not."""
+    try:
+        number = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(number)
+    except OSError as wrong:
+        if wrong.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(number)

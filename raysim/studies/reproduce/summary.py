@@ -1,0 +1,319 @@
+"""RESULTS.md: everything that a directory of results says, and what it does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from raysim.errors import OutputError
+from raysim.studies.reproduce.papers import PAPERS
+from raysim.studies.reproduce.recipes import SCALES, TARGETS, Scale
+from raysim.studies.reproduce.results import Result, Row, read_results, rows_of
+from raysim.studies.reproduce.tables import VALUE_WORDS, Target
+
+NOTES = "NOTES.md"
+"""A file beside the results that is put into the summary as it is: explanations by hand."""
+CLEAN = "fb-nll/table8"
+PAIRS = {f"fb-nll/table{a}": f"fb-nll/table{b}" for a, b in ((9, 4), (10, 5), (11, 6))}
+"""Tables with FB-NLL and, for the same noise, with FB-NLL(-)."""
+
+
+def write_summary(out: Path) -> str:
+    """Return the Markdown text for a directory of results."""
+    found = {
+        (name, scale): results
+        for name, target in TARGETS.items()
+        for scale in SCALES
+        if (results := read_results(out, target, scale)) and results[0]["scale"] == scale
+    }
+    if not found:
+        raise OutputError(
+            f"{out} holds no results of raysim reproduce; give the folder that was its --out"
+        )
+    parts = [_head(found)]
+    if (out / NOTES).is_file():
+        parts.append((out / NOTES).read_text(encoding="utf-8").strip())
+    parts += [_table(TARGETS[name], scale, rs, out) for (name, scale), rs in found.items()]
+    parts += [_paired(out, scale) for scale in SCALES]
+    parts.append(_not_run(found))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(found: dict[tuple[str, Scale], list[Result]]) -> str:
+    every = [result for results in found.values() for result in results]
+    hours = sum(result["seconds"]["total"] for result in every) / 3600
+    machines = sorted({_machine(result["machine"]) for result in every})
+    versions = sorted({result["raysim"] for result in every})
+    return "\n".join(
+        [
+            "# Measured results",
+            "",
+            "Made by `raysim reproduce --summary DIR --write FILE` from one JSON file per run;",
+            "not edited by hand. Accuracies in per cent: mean over clients of the accuracy on",
+            "their own task after the last round, then mean ± sample sd over seeds.",
+            "",
+            f"- runs: {len(every)}, {hours:.1f} hours of wall time in processes with one thread;",
+            "  minutes a run: without setup, in which features are computed once per machine",
+            f"- machine: {'; '.join(machines)}",
+            f"- raysim {', '.join(versions)}",
+        ]
+    )
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    return f"{machine['processor']}, {machine['cpus']} CPUs, {machine['system']}"
+
+
+def _table(target: Target, scale: Scale, results: Sequence[Result], out: Path) -> str:
+    lines = [f"## {target.name}, scale {scale}: {target.title}", ""]
+    lines += _statements(target, scale, results)
+    rows = rows_of(target, results)
+    if target.kind == "accuracy":
+        by_cell = {row.cell: [r for r in results if r["cell"] == row.cell] for row in rows}
+        columns = columns_of(target, scale, out, results)
+        lines += _markdown(
+            ["cell", "measured", "seeds", "published", "difference", *columns],
+            [
+                [*_numbers(row, 2), *(show(by_cell[row.cell]) for show in columns.values())]
+                for row in rows
+                if row.values
+            ],
+        )
+    else:
+        header = ["cell", "measured", "seeds", "published", "difference"]
+        lines += _markdown(header, [_numbers(row, 3) for row in rows if row.values])
+    return "\n".join(lines)
+
+
+def _statements(target: Target, scale: Scale, results: Sequence[Result]) -> list[str]:
+    """Say what is reduced and what deviates, once for every different set of settings."""
+    lines = []
+    if scale == "small":
+        lines += ["**Not the paper's setting.** Reduced:", ""]
+        lines += [f"- {text}" for text in reduced_texts(results)] + [""]
+    if target.kind == "accuracy" and target.compares != ("last",):
+        lines += [f"Compared: {'; '.join(VALUE_WORDS[v] for v in target.compares)}.", ""]
+    deviations = sorted({text for result in results for text in result["deviations"]})
+    if deviations:
+        lines += ["Deviations:", "", *(f"- {text}" for text in deviations), ""]
+    return lines
+
+
+def columns_of(
+    target: Target, scale: Scale, out: Path, results: Sequence[Result]
+) -> dict[str, Column]:
+    """Return what is shown beside the accuracies of a table."""
+    columns = dict(_COLUMNS)
+    if target.paper == "fb-nll" and target.name != CLEAN:
+        columns["clean labels"] = clean_column(target, scale, out)
+    if target.paper in PAPERS:  # one model for all: there are no groups to find
+        del columns["ARI"]
+        shown = {name: show for name, show in _JUDGED.items() if any(show([r]) for r in results)}
+        columns |= shown
+    return columns
+
+
+def reduced_texts(results: Iterable[Result]) -> list[str]:
+    """Return what is reduced, with the cells it holds for."""
+    cells: dict[str, list[str]] = {}
+    for result in results:
+        for key, value in result["reduced"].items():
+            paper = f" (paper {value['paper']})" if "paper" in value else ""
+            here = _rounds_of(result, key) if value["here"] is None else value["here"]
+            text = f"{key}: {here}{paper}"
+            dataset = result["cell"].partition("/")[0]
+            method = result["cell"].rpartition("/")[2]
+            where = method if key.startswith("method") else dataset
+            cells.setdefault(text, []).append(where)
+    return [f"{text}, {', '.join(dict.fromkeys(where))}" for text, where in cells.items()]
+
+
+def _rounds_of(result: Result, key: str) -> Any:
+    """Return how many rounds a stage had whose setting leaves them to the method, else None."""
+    stage = key.removeprefix("method.").removesuffix("_rounds")
+    return result["series"]["stage"].count(stage) or None
+
+
+def _numbers(row: Row, digits: int) -> list[str]:
+    return [row.label, *row_texts(row, digits)]
+
+
+def row_texts(row: Row, digits: int) -> list[str]:
+    """Return measured, seeds, published and difference as text."""
+    if row.mean is None:
+        measured = "not run"
+    else:
+        measured = f"{row.mean:.{digits}f}" + (
+            f" ± {row.sd:.{digits}f}" if row.sd is not None else ""
+        )
+    printed = row.published
+    published = "" if printed is None else f"{printed.mean:g}"
+    if printed is not None and printed.sd is not None:
+        published = f"{printed.mean:g} ± {printed.sd:g}"
+    difference = "" if row.difference is None else f"{row.difference:+.{digits}f}"
+    return [measured, _ranges(row.seeds), published, difference]
+
+
+def _ranges(seeds: Sequence[int]) -> str:
+    """Return 0-4 for 0, 1, 2, 3, 4."""
+    runs: list[list[int]] = []
+    for seed in sorted(seeds):
+        if runs and seed == runs[-1][1] + 1:
+            runs[-1][1] = seed
+        else:
+            runs.append([seed, seed])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def ari_text(results: Sequence[Result]) -> str:
+    """Return the mean adjusted Rand index."""
+    ari = _mean(result["ari"] for result in results)
+    return "" if ari is None else f"{ari:.3f}"
+
+
+def noise_text(results: Sequence[Result]) -> str:
+    """Return the share of wrong labels, before and after a correction."""
+    before, after = (_mean(r["noise"][key] for r in results) for key in ("before", "after"))
+    if before is None or after is None:
+        return ""
+    return f"{100 * before:.1f}" + (f" → {100 * after:.1f}" if after != before else "")
+
+
+def _minutes_text(results: Sequence[Result]) -> str:
+    # Without the setup: the first run of a machine computes everybody's features there.
+    minutes = _mean(r["seconds"].get("rounds", r["seconds"]["total"]) / 60 for r in results)
+    again = "; optimum's training" if any("reused_from" in result for result in results) else ""
+    return "" if minutes is None else f"{minutes:.1f}{again}"
+
+
+def _megabytes(results: Sequence[Result]) -> str:
+    ways = [_mean(result["bytes"][way] for result in results) for way in ("up", "down")]
+    return " / ".join(f"{(way or 0) / 1e6:.1f}" for way in ways)
+
+
+Column = Callable[[Sequence[Result]], str]
+_COLUMNS: dict[str, Column] = {
+    "ARI": ari_text,
+    "noise %": noise_text,
+    "rounds": lambda results: ", ".join(str(n) for n in sorted({r["rounds"] for r in results})),
+    "MB up / down": _megabytes,
+    "minutes a run": _minutes_text,
+}
+
+
+def _shares(name: str) -> Column:
+    """Return the column with precision and recall, in per cent, of what is stored as ``name``."""
+
+    def show(results: Sequence[Result]) -> str:
+        found = [result[name] for result in results if result.get(name)]
+        both = [_mean(own[key] for own in found) for key in ("precision", "recall")]
+        if both == [None, None]:
+            return ""
+        return " / ".join("" if share is None else f"{100 * share:.1f}" for share in both)
+
+    return show
+
+
+_JUDGED: dict[str, Column] = {
+    "labels kept: precision / recall %": _shares("selection_last10"),
+    "noisy clients: precision / recall %": _shares("noisy_clients"),
+}
+"""Label precision and recall over the last ten rounds; clients taken for noisy, at the end."""
+
+
+def clean_column(target: Target, scale: Scale, out: Path) -> Column:
+    """Return the column with the accuracy that the same setting reaches with clean labels."""
+    clean = {
+        row.cell: row for row in rows_of(TARGETS[CLEAN], read_results(out, TARGETS[CLEAN], scale))
+    }
+
+    def show(results: Sequence[Result]) -> str:
+        if not results:
+            return ""
+        place = results[0]["cell"].rpartition("/")[0]
+        row = clean.get(f"{place}/fb_nll_minus")
+        return "" if row is None or row.mean is None else f"{row.mean:.2f}"
+
+    return show
+
+
+def paired_differences(out: Path, scale: Scale) -> list[tuple[str, str, int, float]]:
+    """Return (noise, dataset/m, seed, FB-NLL minus FB-NLL(-)) wherever both were run."""
+    found = []
+    for name, base in PAIRS.items():
+        with_it, without = (
+            {
+                (r["cell"].rpartition("/")[0], r["seed"]): r["accuracy_percent"]
+                for r in read_results(out, TARGETS[n], scale)
+                if r["cell"].endswith(f"/{method}")
+            }
+            for n, method in ((name, "fb_nll"), (base, "fb_nll_minus"))
+        )
+        for place, seed in sorted(with_it.keys() & without.keys()):
+            gain = with_it[place, seed] - without[place, seed]
+            found.append((TARGETS[name].noise, place, seed, gain))
+    return found
+
+
+def _paired(out: Path, scale: Scale) -> str:
+    """Return the section that compares FB-NLL with FB-NLL(-)."""
+    pairs = paired_differences(out, scale)
+    if not pairs:
+        return ""
+    mean = sum(pair[3] for pair in pairs) / len(pairs)
+    worse = [pair for pair in pairs if pair[3] < 0]
+    lines = [
+        f"## FB-NLL minus FB-NLL(-), scale {scale}",
+        "",
+        f"Mean of {len(pairs)} paired differences: {mean:+.2f} points; {len(worse)} below zero.",
+        "",
+    ]
+    header = ["noise", "cell", "seed", "difference"]
+    return "\n".join(
+        lines + _markdown(header, [[a, b, str(c), f"{d:+.2f}"] for a, b, c, d in pairs])
+    )
+
+
+def _not_run(found: dict[tuple[str, Scale], list[Result]]) -> str:
+    """List every cell of the papers that has no result at any scale, or only a reduced one."""
+    lines = ["## Not run", ""]
+    for name, target in TARGETS.items():
+        done: dict[Scale, set[str]] = {
+            scale: {r["cell"] for r in found.get((name, scale), [])} for scale in SCALES
+        }
+        reduced = [c.address for c in target.cells if c.address in done["small"] - done["full"]]
+        missing = [c.address for c in target.cells if c.address not in done["small"] | done["full"]]
+        if reduced:
+            lines.append(f"- {name}, only at scale small: {_cells(target, reduced)}")
+        if missing:
+            lines.append(f"- {name}, not at all: {_cells(target, missing)}")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _cells(target: Target, addresses: Sequence[str]) -> str:
+    """Name cells of a table as ``--cells`` takes them, whole parts of it by one pattern."""
+    others = {cell.address for cell in target.cells} - set(addresses)
+    if not others:
+        return f"all {len(addresses)} cells"
+    return ", ".join(dict.fromkeys(f"`{_widest(address, others)}`" for address in addresses))
+
+
+def _widest(address: str, others: set[str]) -> str:
+    """Return the widest pattern ``part/*`` that no other cell fits, or the address itself."""
+    parts = address.split("/")
+    for depth in range(1, len(parts)):
+        start = "/".join(parts[:depth]) + "/"
+        if not any(other.startswith(start) for other in others):
+            return f"{start}*"
+    return address
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]

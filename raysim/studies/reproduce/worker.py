@@ -1,0 +1,208 @@
+"""One run of a table in a process of its own (``processes``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raysim import __version__
+from raysim.config import RunConfig, load_config
+from raysim.runs.record import newest
+from raysim.studies.processes import Tell, tell_rounds, work
+from raysim.studies.reproduce.recipes import config_digest, differences, public_config
+from raysim.studies.reproduce.results import FORMAT, Result, read_result, write_result
+
+DIGITS = 5
+
+
+def main() -> None:
+    """Run the job of this process."""
+    work(_written)
+
+
+def _written(job: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Write the result of a job."""
+    started = time.perf_counter()
+    result = measured(job, tell)
+    result["seconds"].setdefault("total", round(time.perf_counter() - started, 3))
+    write_result(Path(job["goal"]), result)
+    return {"reused": "reused_from" in result}
+
+
+def measured(job: Mapping[str, Any], tell: Tell) -> Result:
+    """Return the result of a job."""
+    head = {"format": FORMAT, **job["head"], "raysim": __version__, "machine": machine_class()}
+    if job["kind"] == "similarity":
+        return {**head, **_similarity(job)}
+    if job["kind"] == "costs":
+        from raysim.studies.reproduce.passes import measure
+
+        return {**head, "values": measure(head["seed"]), "seconds": {}}
+    config = load_config(job["config"])
+    found = _reused(job, config, tell) if job["optimum"] else None
+    return {**head, **(found or _trained(job, config, Path(job["run_dir"]), tell))}
+
+
+def _similarity(job: Mapping[str, Any]) -> Result:
+    from raysim.studies.reproduce.similarity import measure
+
+    head = job["head"]
+    return {**measure(head["name"], head["seed"]), "seconds": {}}
+
+
+# ---- training ------------------------------------------------------------------------------
+
+
+def _trained(job: Mapping[str, Any], config: RunConfig, folder: Path, tell: Tell) -> Result:
+    """Run or go on with the experiment and return what it says."""
+    from raysim.experiment import Experiment
+
+    text = str(folder).replace("{", "{{").replace("}", "}}")
+    overrides = ["runtime.kind=local", f"output={json.dumps(text)}"]
+    experiment = Experiment(load_config(public_config(config), overrides))
+
+    force, started = job["force"], experiment.folder.is_started
+    again = {"force": force, "resume": started and not force}
+    run = experiment.run(**again, listeners=[tell_rounds(tell)])
+    records = experiment.folder.records()
+    environment = experiment.folder.read("environment.json")
+    return {
+        **_scores(run.summary, records),
+        "config": public_config(config),
+        "config_digest": config_digest(config),
+        "data": environment["data"],
+        "packages": environment["packages"],
+    }
+
+
+def _scores(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Result:
+    """Return the numbers of a finished run (metrics.md section 9)."""
+    scored = [r for r in records if "accuracy" in r]
+    accuracies = [r["accuracy"]["mean"] for r in scored]
+    accuracy, sent = summary["accuracy"]["mean"], summary["bytes"]
+    series = {
+        "stage": [r["stage"] for r in scored],
+        "round": [r["round"] for r in scored],
+        "accuracy": _rounded(accuracies),
+        "test_loss": _rounded([r.get("test_loss") for r in scored]),
+        "loss": _rounded([r.get("loss") for r in scored]),
+        "test_loss_by_task": [_rounded(r.get("by_task", {}).get("loss", [])) for r in scored],
+    }
+    return {
+        "accuracy": accuracy,
+        "accuracy_percent": round(100 * accuracy, 4),
+        "accuracy_last5": _rounded([sum(accuracies[-5:]) / len(accuracies[-5:])])[0],
+        "accuracy_last10": _rounded([sum(accuracies[-10:]) / len(accuracies[-10:])])[0],
+        "accuracy_best": max(_rounded(accuracies)),
+        "top5": _rounded([scored[-1].get("top5", {}).get("mean")])[0],
+        "selection": newest(records, "selection"),
+        "selection_last10": _mean_selection(records),
+        "noisy_clients": newest(records, "noisy_clients"),
+        "per_client": _rounded(summary["accuracy"]["per_client"]),
+        "series": series,
+        "rounds": summary["rounds"],
+        "seconds": dict(summary["seconds"]),
+        "bytes": {"up": sent["up"], "down": sent["down"], "messages": summary["messages"]},
+        "noise": {k: summary["labels"][f"noise_{k}"] for k in ("before", "after")},
+        "labels": summary["labels"],
+        "correction": summary["correction"],
+        "ari": summary["ari"],
+        "nmi": summary.get("nmi"),
+        "association": summary.get("association"),
+        "groups": summary["groups"],
+        "rank": next((r["rank"] for r in records if "rank" in r), None),
+        "digest": summary["digest"],
+    }
+
+
+def _mean_selection(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None] | None:
+    """Return label precision and recall over the last ten rounds: who takes part changes."""
+    found = [record["selection"] for record in records if "selection" in record][-10:]
+    means: dict[str, float | None] = {}
+    for name in ("precision", "recall", "f_score"):
+        known = [own[name] for own in found if own[name] is not None]
+        means[name] = round(sum(known) / len(known), DIGITS) if known else None
+    return means if found else None
+
+
+def _rounded(values: Sequence[float | None]) -> list[Any]:
+    return [None if value is None else round(value, DIGITS) for value in values]
+
+
+# ---- optimum's training, where the groups are the same ---------------------------------------
+
+
+def _reused(job: Mapping[str, Any], config: RunConfig, tell: Tell) -> Result | None:
+    """Return optimum's result as this method's own if the groups are identical, else None.
+
+    Then training is bit-identical too: all groups start from the same weights, and random streams
+    are keyed by client and round, not by group.
+    """
+    path = Path(job["optimum"]["path"])
+    optimum = read_result(path) if path.is_file() else None
+    if optimum is None or differences(load_config(job["optimum"]["config"]), optimum["config"]):
+        return None
+    short = load_config(public_config(config), ["train.rounds=1"])
+    folder = Path(job["run_dir"])
+    probe = _trained(job, short, folder.with_name(f"{folder.name}-groups"), tell)
+    if not same_groups(probe["groups"], optimum["groups"]):
+        return None
+    head = ("name", "cell", "published", "reduced", "deviations", "raysim", "machine")
+    return {
+        **{key: value for key, value in optimum.items() if key not in head},
+        **{key: probe[key] for key in ("ari", "groups", "rank")},
+        "bytes": _bytes_with_grouping(optimum, probe),
+        "seconds": {
+            "total": probe["seconds"]["total"],
+            "reused": optimum["seconds"]["total"],
+        },
+        "config": public_config(config),
+        "config_digest": config_digest(config),
+        "reused_from": {"name": optimum["name"], "cell": optimum["cell"]},
+    }
+
+
+def _bytes_with_grouping(optimum: Result, probe: Result) -> dict[str, Any]:
+    """Return optimum's messages and, besides, those by which the groups were found."""
+    messages = {
+        way: {**{m: n for m, n in probe["bytes"]["messages"][way].items() if m != "model"}, **sent}
+        for way, sent in optimum["bytes"]["messages"].items()
+    }
+    return {**{way: sum(sent.values()) for way, sent in messages.items()}, "messages": messages}
+
+
+def same_groups(a: Sequence[int] | None, b: Sequence[int] | None) -> bool:
+    """Whether two groupings are equal up to the names of the groups."""
+    return a is not None and b is not None and _renamed(a) == _renamed(b)
+
+
+def _renamed(groups: Sequence[int]) -> list[int]:
+    names = {group: i for i, group in enumerate(dict.fromkeys(groups))}
+    return [names[group] for group in groups]
+
+
+def machine_class() -> dict[str, Any]:
+    """Return what explains the wall time: no host name, no path."""
+    return {
+        "cpus": os.cpu_count(),
+        "processor": _processor(Path("/proc/cpuinfo")) or platform.processor() or "unknown",
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _processor(path: Path) -> str | None:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else None
+
+
+if __name__ == "__main__":
+    main()
