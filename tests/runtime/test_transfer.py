@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from raysim.errors import DataError, OutputError
+from raysim.runs import transfer
 from raysim.runs.transfer import (
     arrive,
     arriving,
@@ -22,7 +23,6 @@ from raysim.runs.transfer import (
     send,
     unpack,
 )
-from raysim.storage import transfer
 from raysim.storage.checkpoint import read_manifest, write_manifest, write_object
 from raysim.storage.objects import LocalStorage, open_storage
 
