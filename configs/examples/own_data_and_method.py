@@ -1,4 +1,3 @@
-# ruff: noqa: D100, D102, D103
 
 # %% [markdown]
 # # Your own data, your own method

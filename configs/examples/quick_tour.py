@@ -1,4 +1,4 @@
-# ruff: noqa: D100, E501
+# ruff: noqa: E501
 
 # %% [markdown]
 # # A quick tour of raysim
