@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
-    *sorted((ROOT / "raysim").glob("*.md")),
+    *sorted((ROOT / "raysim").rglob("*.md")),
     *sorted((ROOT / "configs").rglob("*.md")),
     *sorted((ROOT / "deploy").rglob("*.md")),
 ]
-DOCS = ROOT / "configs" / "docs"
+DOCS = ROOT / "raysim" / "docs"
 EXAMPLE = ROOT / "configs" / "examples" / "my_methods.py"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -150,11 +150,11 @@ def test_the_python_of_configs_readme_prints_what_it_says(tmp_path, monkeypatch,
 
 
 def test_the_method_in_the_docs_is_the_example_word_for_word():
-    assert blocks(ROOT / "raysim" / "METHODS.md", "python")[0] == EXAMPLE.read_text("utf-8")
+    assert blocks(DOCS / "methods.md", "python")[0] == EXAMPLE.read_text("utf-8")
 
 
 def test_the_commands_for_an_own_method_work_as_written(tmp_path, raysim):
-    page = ROOT / "raysim" / "METHODS.md"
+    page = DOCS / "methods.md"
     (tmp_path / "my_methods.py").write_text(blocks(page, "python")[0], encoding="utf-8")
 
     for line in blocks(page, "sh")[0].splitlines():
@@ -166,7 +166,7 @@ def test_the_commands_for_an_own_method_work_as_written(tmp_path, raysim):
 def test_the_calls_that_a_step_may_make_exist():
     from raysim.protocols import Context, Federation
 
-    text = (ROOT / "raysim" / "METHODS.md").read_text("utf-8")
+    text = (DOCS / "methods.md").read_text("utf-8")
     named = set(re.findall(r"`context\.(?:federation\.)?(\w+)", text)) - {"federation"}
 
     assert named >= {"map", "reduce", "record", "sent", "clean"}

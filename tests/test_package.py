@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,8 +14,11 @@ import pytest
 import yaml
 
 import raysim
+from raysim.config.bundled import config_files
 
 ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "raysim" / "docs"
+INFO = f"raysim-{raysim.__version__}.dist-info"
 HEAVY = ("ray", "torch", "torchvision", "sklearn", "scipy.cluster", "skimage", "PIL")
 LISTS = ("methods", "datasets", "models", "features", "noise", "partitions", "configs")
 
@@ -81,20 +85,38 @@ def test_version_is_the_same_everywhere():
     assert citation["license"] == project["license"]
 
 
-@pytest.mark.slow
-def test_wheel_holds_types_and_configs_and_no_tests(tmp_path):
+def wheel_of(folder: Path) -> Path:
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT)],
+        [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)],
         check=True,
         capture_output=True,
     )
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.mark.slow
+def test_wheel_holds_types_configs_and_docs_and_no_tests_results_or_pictures(tmp_path):
+    names = zipfile.ZipFile(wheel_of(tmp_path)).namelist()
 
     assert {"raysim/py.typed", "raysim/configs/quickstart.yaml", "raysim/cli/main.py"} <= {*names}
     tops = {name.split("/")[0] for name in names}
-    assert tops == {"raysim", f"raysim-{raysim.__version__}.dist-info"}
+    assert tops == {"raysim", INFO}
     assert any(name.endswith("/LICENSE") for name in names)
+    inside = {name.removeprefix("raysim/configs/") for name in names if "/configs/" in name}
+    assert inside == {path.relative_to(ROOT / "configs").as_posix() for path in config_files()}
+    docs = {f"raysim/docs/{page.relative_to(DOCS).as_posix()}" for page in DOCS.rglob("*.md")}
+    assert {name for name in names if name.startswith("raysim/docs/")} == docs
+
+
+@pytest.mark.slow
+def test_a_package_index_shows_authors_and_links_that_open(tmp_path):
+    metadata = zipfile.ZipFile(wheel_of(tmp_path)).read(f"{INFO}/METADATA").decode()
+
+    assert "\nAuthor: The raysim developers\n" in metadata
+    assert "\nDescription-Content-Type: text/markdown\n" in metadata
+    assert "# raysim\n" in metadata
+    assert re.findall(r"\]\((?!https?://)", metadata) == []  # no link into the repository
 
 
 def test_readme_example_prints_what_its_comments_say():

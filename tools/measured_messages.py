@@ -1,4 +1,4 @@
-"""Writes the table of messages in configs/docs/privacy.md: every method, run and counted.
+"""Writes the table of messages in raysim/docs/privacy.md: every method, run and counted.
 
 python tools/measured_messages.py       # after a method was added or sends something else
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from raysim import Experiment, load_config
 from raysim.methods import METHODS
 
-PAGE = Path(__file__).resolve().parents[1] / "configs" / "docs" / "privacy.md"
+PAGE = Path(__file__).resolve().parents[1] / "raysim" / "docs" / "privacy.md"
 HEAD = "| method | from clients | to clients |\n| --- | --- | --- |\n"
 SMALL = (
     "data.dataset={name: synthetic, per_class: 60, test_per_class: 5}",

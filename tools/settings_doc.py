@@ -1,4 +1,4 @@
-"""Writes configs/docs/settings.md: every setting with its default and what it means.
+"""Writes raysim/docs/settings.md: every setting with its default and what it means.
 
     python tools/settings_doc.py            # after a setting was added or changed
 
@@ -23,13 +23,13 @@ from raysim.config import RunConfig
 from raysim.settings import Registry
 
 BAR = r"\|"
-PAGE = Path(__file__).resolve().parents[1] / "configs" / "docs" / "settings.md"
+PAGE = Path(__file__).resolve().parents[1] / "raysim" / "docs" / "settings.md"
 HEAD = """\
 # Every setting
 
 Written by `python tools/settings_doc.py` from the settings classes; a test compares. How configs
-are put together is in [configs/README.md](../README.md). A section that is a *choice* is picked by
-its `name:` or `kind:`, and takes the settings of what was picked:
+are put together is in [configs/README.md](../../configs/README.md). A section that is a *choice* is
+picked by its `name:` or `kind:`, and takes the settings of what was picked:
 
 ```yaml
 data:

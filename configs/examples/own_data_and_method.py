@@ -1,4 +1,3 @@
-
 # %% [markdown]
 # # Your own data, your own method
 #
@@ -84,7 +83,7 @@ class Faults:
 #
 # Three stages of ready-made steps, and one step of our own between them. A class that is
 # registered in a notebook can be used at once; for the command line put it into a module
-# (`raysim/METHODS.md`).
+# (`raysim/docs/methods.md`).
 
 
 # %%
