@@ -20,6 +20,20 @@ Tree = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
+class Where:
+    """How far a run is."""
+
+    stage: str
+    round: int
+    """Counted from 0."""
+    rounds: int
+    """Of this stage."""
+
+    def __str__(self) -> str:
+        return f"{self.stage} round {self.round + 1}/{self.rounds}"
+
+
+@dataclass(frozen=True)
 class ClientRecord:
     """What an actor is given about one client: small plain values, no true label."""
 
@@ -117,12 +131,21 @@ Together = Callable[
 """A task over many clients; None: run them one by one. It leaves their memory as it is."""
 
 
-def runs_together(together: Together) -> Callable[[Task], Task]:
-    """Give a task a variant that takes many clients of an actor at once and means the same."""
+def stateless(task: Task) -> Task:
+    """Declare that a task leaves its clients' memory as it is.
+
+    So another actor may run it for them, and a round may end without the slowest of them.
+    """
+    task.stateless = True  # type: ignore[attr-defined]
+    return task
+
+
+def stacked(together: Together) -> Callable[[Task], Task]:
+    """Give a stateless task a variant that takes many clients of an actor at once."""
 
     def add(task: Task) -> Task:
         task.together = together  # type: ignore[attr-defined]
-        return task
+        return stateless(task)
 
     return add
 
@@ -192,6 +215,20 @@ class Federation(Protocol):
         """Run ``task`` on the clients in ``groups`` and average their contributions per group."""
         ...
 
+    def keep(
+        self,
+        task: Task,
+        *,
+        on: Iterable[ClientId],
+        each: Mapping[ClientId, Mapping[str, Any]] | None = None,
+        **shared: Any,
+    ) -> dict[ClientId, Handle]:
+        """Run ``task`` on the clients ``on`` and store the tree of each one's contribution.
+
+        Its numbers are rounded to the grid of exact sums, as the mean of one would be.
+        """
+        ...
+
     def serve(self, task: Callable[..., Any], *, server: int = 0, **shared: Any) -> Any:
         """Run ``task(**shared)`` beside a parameter server; the reply comes back to the caller."""
         ...
@@ -247,10 +284,22 @@ class Context(Protocol):
     """The whole ``RunConfig``."""
     classes: int
     image_shape: tuple[int, int, int]
-    stage: str
-    round: int
-    last: bool
-    """Whether this is the stage's last round."""
+    where: Where
+
+    @property
+    def stage(self) -> str:
+        """The stage's name."""
+        ...
+
+    @property
+    def round(self) -> int:
+        """The round of this stage, counted from 0."""
+        ...
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the stage's last round."""
+        ...
 
     @property
     def clean(self) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,8 @@
 """How settings are written.
 
-Frozen dataclasses beside the code they configure, checked when they are made.
+Frozen dataclasses beside the code they configure, checked when they are made: numbers by the
+interval that their annotation declares, ``rate: Annotated[float, In("[0, 1)")] = 0.2``, and what an
+interval cannot say by ``check`` in ``__post_init__``.
 
 A *choice* is a setting that picks one of several registered classes by name (``kind`` or ``name``
 in the YAML);
@@ -14,7 +16,10 @@ import dataclasses
 import difflib
 import importlib
 import importlib.metadata
+import math
 import pkgutil
+import sys
+import typing
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Generic, TypeVar, dataclass_transform
@@ -45,10 +50,60 @@ def check(ok: bool, field: str, rule: str, *, got: object, do: str = "") -> None
         raise SettingError(field, rule, got, do)
 
 
+@dataclasses.dataclass(frozen=True)
+class In:
+    """The values that a number may have: ``Annotated[float, In("[0, 1)")]``."""
+
+    interval: str
+    """As in mathematics: a square bracket includes the end; the upper one may be ``inf)``."""
+    do: str = ""
+    """What the message advises."""
+
+    def check(self, field: str, value: Any, *, or_null: bool) -> None:
+        """Raise a ``SettingError`` for a value outside."""
+        low, high = (float(end) for end in self.interval[1:-1].split(","))
+        open_low, open_high = self.interval[0] == "(", self.interval[-1] == ")" and high < math.inf
+        above = value > low if open_low else value >= low
+        below = value < high if open_high else value <= high
+        rule = f"must be in {self.interval}"
+        if high == math.inf:
+            rule = f"must be {'above' if open_low else 'at least'} {low:g}"
+            rule = "must not be negative" if not (low or open_low) else rule
+        rule += ", or null" if or_null else ""
+        check(above and below, field, rule, got=value, do=self.do)
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def settings(cls: type[T]) -> type[T]:
-    """Make ``cls`` a settings class: a frozen, keyword-only, slotted dataclass."""
+    """Make ``cls`` a settings class: a frozen, keyword-only, slotted dataclass that is checked."""
+    own = cls.__dict__.get("__post_init__")
+
+    def __post_init__(self: Any) -> None:
+        for name, rule, or_null in _declared(self.__class__):
+            value = getattr(self, name)
+            if not (value is None and or_null):
+                rule.check(name, value, or_null=or_null)
+        if own is not None:
+            own(self)
+
+    if own is not None or not hasattr(cls, "__post_init__"):
+        cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
     return dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
+
+
+@cache
+def _declared(cls: Any) -> list[tuple[str, In, bool]]:
+    """Return every field of a settings class with an interval, and whether it may be null."""
+    rules: dict[str, tuple[str, In, bool]] = {}
+    for base in reversed(cls.__mro__):
+        for name, hint in vars(base).get("__annotations__", {}).items():
+            rules.pop(name, None)  # a subclass may declare a field anew
+            if isinstance(hint, str) and "In(" in hint:
+                hint = eval(hint, vars(sys.modules[base.__module__]))
+            for rule in getattr(hint, "__metadata__", ()):
+                if isinstance(rule, In):
+                    rules[name] = name, rule, type(None) in typing.get_args(hint.__origin__)
+    return list(rules.values())
 
 
 class Registry(Generic[T]):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pickle
 import sys
 import types
+from typing import Annotated
 
 import pytest
 
@@ -13,7 +15,7 @@ from raysim.config import load_config
 from raysim.data.noise import NOISE
 from raysim.errors import ConfigError
 from raysim.methods import METHODS
-from raysim.settings import Registry, SettingError, check, choice, did_you_mean, settings
+from raysim.settings import In, Registry, SettingError, check, choice, did_you_mean, settings
 
 
 @settings
@@ -25,6 +27,61 @@ class Point:
 
     def __post_init__(self) -> None:
         check(self.x >= 0, "x", "must not be negative", got=self.x, do="use its size")
+
+
+@settings
+class Shares:
+    """Numbers with declared intervals."""
+
+    rate: Annotated[float, In("[0, 1)", do="try 0.2")] = 0.2
+    rounds: Annotated[int | None, In("[1, inf)")] = None
+    step: Annotated[float, In("(0, inf)")] = 0.1
+    pull: Annotated[float, In("[0, inf)")] = 0.0
+
+
+@settings
+class MoreShares(Shares):
+    """A subclass that declares one field anew and checks something of its own."""
+
+    rate: Annotated[float, In("[0, 1]")] = 1.0
+
+    def __post_init__(self) -> None:
+        check(self.rate != self.pull, "pull", "must not be the rate", got=self.pull)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rate": 1.0}, "rate must be in [0, 1), got 1.0; try 0.2"),
+        ({"rate": -0.1}, "rate must be in [0, 1), got -0.1; try 0.2"),
+        ({"rate": math.nan}, "rate must be in [0, 1), got nan; try 0.2"),
+        ({"rounds": 0}, "rounds must be at least 1, or null, got 0"),
+        ({"step": 0}, "step must be above 0, got 0"),
+        ({"pull": -1}, "pull must not be negative, got -1"),
+    ],
+)
+def test_a_declared_interval_is_checked_when_settings_are_made(values, message):
+    with pytest.raises(SettingError) as caught:
+        Shares(**values)
+
+    assert str(caught.value) == message
+    with pytest.raises(SettingError):
+        dataclasses.replace(Shares(), **values)
+
+
+def test_the_ends_of_a_declared_interval_and_null_are_allowed():
+    assert Shares(rate=0, rounds=None, step=1e-9, pull=0).rounds is None
+    assert Shares(rounds=1, step=math.inf).step == math.inf  # the loader refuses what is infinite
+
+
+def test_a_subclass_keeps_declared_intervals_and_adds_checks_of_its_own():
+    assert MoreShares().rate == 1.0
+    with pytest.raises(SettingError, match="pull must not be the rate"):
+        MoreShares(pull=1.0)
+    with pytest.raises(SettingError, match=r"rate must be in \[0, 1\]"):
+        MoreShares(rate=2)
+    with pytest.raises(SettingError, match="rounds must be at least 1"):
+        MoreShares(rounds=0)
 
 
 def empty_registry(home: str = "raysim.seeding") -> Registry:

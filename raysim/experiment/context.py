@@ -11,7 +11,7 @@ import numpy as np
 from raysim.data.world import DataWorld, DriverData
 from raysim.errors import ConfigError
 from raysim.experiment.evaluator import Evaluator
-from raysim.protocols import ClientId, Federation, GroupId
+from raysim.protocols import ClientId, Federation, GroupId, Where
 from raysim.runs.folder import RunFolder
 
 REPAIRED = "repaired_labels"
@@ -26,9 +26,7 @@ class RoundContext:
     config: Any
     classes: int
     image_shape: tuple[int, int, int]
-    stage: str
-    round: int
-    last: bool
+    where: Where
     data: DriverData = field(repr=False)
     world: DataWorld = field(repr=False)
     evaluator: Evaluator = field(repr=False)
@@ -36,6 +34,19 @@ class RoundContext:
     entry: dict[str, Any] = field(repr=False)
     is_repaired: bool = False
     """FB-NLL's correction lies before this stage."""
+
+    @property
+    def stage(self) -> str:
+        return self.where.stage
+
+    @property
+    def round(self) -> int:
+        return self.where.round
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the stage's last round."""
+        return self.where.round + 1 == self.where.rounds
 
     @property
     def clean(self) -> tuple[np.ndarray, np.ndarray]:

@@ -27,7 +27,7 @@ from raysim.experiment.rounds import LeftEarly, ModelShape, Progress, Rounds
 from raysim.methods.clustered import check_method, stages_of, uses_of
 from raysim.models.forms import closed_form
 from raysim.models.params import num_parameters
-from raysim.protocols import Federation, Stage
+from raysim.protocols import Federation, Stage, Where
 from raysim.runs.environment import describe_environment
 from raysim.runs.folder import RunFolder, records_digest
 from raysim.runs.models import Commit, write_models
@@ -187,9 +187,7 @@ class Experiment:
                 config=self.config,
                 classes=data.classes,
                 image_shape=data.image_shape,
-                stage=stage.name,
-                round=round_id,
-                last=round_id + 1 == stage.rounds,
+                where=Where(stage.name, round_id, stage.rounds),
                 data=data,
                 world=world,
                 evaluator=evaluator,

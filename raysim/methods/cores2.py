@@ -89,7 +89,7 @@ def sieve_task(
 ) -> tuple[Tree, Contribution]:
     """Reply with the model after training on the samples it selects."""
     with client_session(client, memory, arguments) as own:
-        _, selected = train_dual(own, arguments["step"], round_id=arguments["round"])
+        _, selected = train_dual(own, arguments["step"], round_id=arguments["where"].round)
         return memory, sent_model(own, arguments, selected=selected)
 
 
@@ -100,6 +100,6 @@ def private_sieve_task(
     received, start = received_model(arguments), arguments["start"]
     kept = {part: memory.get(f"private/{part}", start[part]) for part in received}
     with client_session(client, memory, arguments, trees=[received, kept]) as own:
-        selected = train_sifted(own, arguments["step"], round_id=arguments["round"])
+        selected = train_sifted(own, arguments["step"], round_id=arguments["where"].round)
         private = {f"private/{part}": array for part, array in own.tree(1).items()}
         return {**memory, **private}, sent_model(own, arguments, selected=selected)

@@ -86,5 +86,5 @@ def divide_task(
 ) -> tuple[Tree, Contribution]:
     """Reply with both networks after training on divided samples."""
     with peer_session(client, memory, arguments) as own:
-        trusted = train_divided(own, arguments["step"], round_id=arguments["round"])
+        trusted = train_divided(own, arguments["step"], round_id=arguments["where"].round)
         return memory, sent_peers(own, arguments, selected=trusted)

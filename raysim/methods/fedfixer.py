@@ -104,7 +104,7 @@ def fix_task(
     kept = {part: memory.get(f"personal/{part}", received[part]) for part in received}
     with client_session(client, memory, arguments, trees=[received, kept]) as own:
         with own.statistics(0, times=step.inner_steps if step.is_dual else 1):
-            count, selected = train_dual(own, step, round_id=arguments["round"])
+            count, selected = train_dual(own, step, round_id=arguments["where"].round)
         if step.keeps_personal:
             personal = {f"personal/{part}": array for part, array in own.tree(1).items()}
             memory = {**memory, **personal}

@@ -89,6 +89,18 @@ class LocalFederation:
         }
         return Reduced(results, outcome.replies)
 
+    def keep(
+        self,
+        task: Task,
+        *,
+        on: Iterable[ClientId],
+        each: Mapping[ClientId, Mapping[str, Any]] | None = None,
+        **shared: Any,
+    ) -> dict[ClientId, Handle]:
+        """Store the tree of each client's contribution: sums of one."""
+        reduced = self.reduce(task, groups={k: k for k in on}, each=each, **shared)
+        return {k: result.mean for k, result in reduced.groups.items()}
+
     def serve(self, task: Callable[..., Any], *, server: int = 0, **shared: Any) -> Any:
         """Run a function here: the server is this process too."""
         return run_at_server(task, _resolve(shared), self.where)

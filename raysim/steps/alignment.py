@@ -21,7 +21,7 @@ from raysim.protocols import Client, ClientId, Context, Contribution, State, Tre
 from raysim.seeding import stream
 from raysim.steps.evaluation import is_due, logit_scores, record_scores
 from raysim.steps.group_training import local_arguments, mean_loss
-from raysim.steps.local_training import client_logits, current_labels
+from raysim.steps.local_training import client_logits, client_stream, current_labels
 from raysim.steps.server import SCALAR_BYTES, members_by_group
 
 
@@ -187,7 +187,7 @@ def learn_task(
             client.world.images(client.sample_ids),
             current_labels(client, memory),
             arguments["train"],
-            rng=stream(arguments["seed"], arguments["stage"], arguments["round"], client.id),
+            rng=client_stream(arguments, client),
             classes=arguments["classes"],
             loss=arguments["loss"],
             device=torch_device(),

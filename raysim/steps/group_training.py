@@ -115,8 +115,7 @@ def local_arguments(context: Context) -> dict[str, Any]:
         "classes": context.classes,
         "image_shape": context.image_shape,
         "seed": config.seed,
-        "stage": context.stage,
-        "round": context.round,
+        "where": context.where,
     }
 
 

@@ -24,7 +24,7 @@ from raysim.models.training import (
     has_sane_weights,
     train_client,
 )
-from raysim.protocols import Client, ClientId, Contribution, Stacked, Tree, runs_together
+from raysim.protocols import Client, ClientId, Contribution, Stacked, Tree, Where, stacked
 from raysim.seeding import stream
 from raysim.steps.server import contributed
 
@@ -32,6 +32,12 @@ from raysim.steps.server import contributed
 def current_labels(client: Client, memory: Tree) -> np.ndarray:
     """Return the corrected labels where a correction wrote them, else the given ones."""
     return np.asarray(memory.get("labels", client.record.labels))
+
+
+def client_stream(arguments: Mapping[str, Any], client: Client) -> np.random.Generator:
+    """Return the randomness of a client's work in a round."""
+    where: Where = arguments["where"]
+    return stream(arguments["seed"], where.stage, where.round, client.id)
 
 
 def train_together(
@@ -94,7 +100,7 @@ def _member(client: Client, labels: np.ndarray, shared: Mapping[str, Any]) -> Me
     return Member(
         images=lambda: client.world.images(client.sample_ids),
         labels=labels,
-        rng=lambda: stream(shared["seed"], shared["stage"], shared["round"], client.id),
+        rng=lambda: client_stream(shared, client),
     )
 
 
@@ -118,7 +124,7 @@ def _reply(report: TrainReport) -> dict[str, Any]:
     return {"loss": report.loss, "samples": report.samples}
 
 
-@runs_together(train_together)
+@stacked(train_together)
 def train_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, Contribution]:
@@ -149,7 +155,7 @@ def trained_model(
             client.world.images(client.sample_ids),
             labels,
             arguments["train"],
-            rng=stream(arguments["seed"], arguments["stage"], arguments["round"], client.id),
+            rng=client_stream(arguments, client),
             classes=arguments["classes"],
             loss=arguments.get("loss"),
             regulariser=arguments.get("regulariser"),

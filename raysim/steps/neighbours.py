@@ -116,7 +116,7 @@ def send_kept_task(
 
 
 def _trained(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> Contribution:
-    when = (arguments["stage"], arguments["round"])
+    when = arguments["where"]
     kept = client.scratch.get("judged")
     if kept is None or kept[0] != when:
         kept = (when, _train_judged(client, memory, arguments))

@@ -147,7 +147,7 @@ def send_trained_task(
 
 
 def _trained(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
-    when = (arguments["stage"], arguments["round"])
+    when = arguments["where"]
     kept = client.scratch.get("scored")
     if kept is None or kept[0] != when:
         kept = (when, trained_model(client, current_labels(client, memory), arguments))

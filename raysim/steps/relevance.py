@@ -25,7 +25,7 @@ from raysim.core.similarity import (
     similarity_matrix,
 )
 from raysim.core.spectra import Spectrum, spectrum, truncate
-from raysim.protocols import Client, ClientId, Stacked, Tree, runs_together
+from raysim.protocols import Client, ClientId, Stacked, Tree, stacked
 from raysim.seeding import stream
 from raysim.steps.arrays import on_device, to_numpy
 from raysim.steps.layouts import Layout, block_layout
@@ -108,7 +108,7 @@ def _tiles(rows: np.ndarray) -> Iterator[_Tile]:
         yield _Tile(start, len(part), filled.reshape(size * rank, dimension))
 
 
-@runs_together(relevance_together)
+@stacked(relevance_together)
 def relevance_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
     """Reply with this client's row r(k, .) against everyone's eigenvectors (Eq. 3-5)."""
     (part,) = relevance_together([client], [memory], [arguments])

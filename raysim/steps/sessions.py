@@ -11,8 +11,7 @@ import numpy as np
 from raysim.models.sessions import Session, open_session
 from raysim.models.threads import one_thread, torch_device
 from raysim.protocols import Client, Contribution, Tree
-from raysim.seeding import stream
-from raysim.steps.local_training import current_labels, weight_of
+from raysim.steps.local_training import client_stream, current_labels, weight_of
 
 SMALLEST_WEIGHT = 1e-6
 """Of a client that selected nothing: a mean needs weights above zero."""
@@ -45,7 +44,7 @@ def client_session(
             client.world.images(client.sample_ids),
             current_labels(client, memory) if labels is None else labels,
             arguments["train"],
-            rng=stream(arguments["seed"], arguments["stage"], arguments["round"], client.id),
+            rng=client_stream(arguments, client),
             classes=arguments["classes"],
             device=torch_device(),
             black=client.world.black,

@@ -23,6 +23,7 @@ TROUBLE = """
 import contextlib
 import raysim.steps.group_training as merging
 from ray import cloudpickle
+from raysim.protocols import stacked
 from raysim.steps.local_training import train_task, train_together
 
 cloudpickle.register_pickle_by_value(sys.modules["__main__"])
@@ -31,7 +32,7 @@ cloudpickle.register_pickle_by_value(sys.modules["__main__"])
 @contextlib.contextmanager
 def in_round_three_of_client_three(trouble):
     def hit(clients, arguments):
-        if arguments["round"] == 2 and any(client.id == 3 for client in clients):
+        if arguments["where"].round == 2 and any(client.id == 3 for client in clients):
             trouble()
 
     def task(client, memory, arguments):
@@ -42,7 +43,7 @@ def in_round_three_of_client_three(trouble):
         hit(clients, arguments[0])
         return train_together(clients, memories, arguments)
 
-    task.together = together
+    stacked(together)(task)
     merging.train_task = task
     yield
     merging.train_task = train_task

@@ -13,7 +13,7 @@ import pytest
 import ray
 from ray import cloudpickle
 
-from raysim.protocols import Contribution, runs_together
+from raysim.protocols import Contribution, stacked
 from raysim.runtime.cohort import Call
 from raysim.storage.checkpoint import tree_digest
 
@@ -34,14 +34,14 @@ def remember(client, memory, arguments):
     return {"seen": seen}, seen.tolist()
 
 
-@runs_together(one_by_one)
+@stacked(one_by_one)
 def send_memory(client, memory, arguments):
     rng = np.random.default_rng(client.id)
     tree = {"w": (rng.normal(size=50) + memory.get("seen", np.zeros(1)).sum()).astype(np.float32)}
     return memory, Contribution(tree, 1.0 + client.id, reply=os.getpid())
 
 
-@runs_together(one_by_one)
+@stacked(one_by_one)
 def hang(client, memory, arguments):
     """Client ``who`` hangs the first time, when the others are done."""
     marker = Path(arguments["marker"])
@@ -162,7 +162,7 @@ def test_fewer_answers_than_the_quorum_are_waited_for(federate, tmp_path):
     assert federation.late == []
 
 
-@runs_together(one_by_one)
+@stacked(one_by_one)
 def _slow_for_all(client, memory, arguments):
     time.sleep(0.5)
     return memory, Contribution({"w": np.zeros(1, np.float32)}, 1.0)
@@ -174,7 +174,7 @@ def test_a_group_whose_clients_are_all_late_keeps_its_model(run_tiny, ray_sessio
 
     marker = str(tmp_path / "slow")
 
-    @runs_together(one_by_one)
+    @stacked(one_by_one)
     def slow_task(client, memory, arguments):
         if client.id == 0 and not os.path.exists(marker):
             open(marker, "w").close()

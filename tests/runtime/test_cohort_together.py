@@ -9,7 +9,7 @@ import pytest
 
 from raysim.core.aggregation import mean
 from raysim.errors import ClientFailed, DataError
-from raysim.protocols import ClientRecord, Contribution, Stacked, runs_together
+from raysim.protocols import ClientRecord, Contribution, Stacked, stacked
 from raysim.runtime.cohort import Call, Cohort
 
 
@@ -41,7 +41,7 @@ def stack(clients, arguments, places) -> Stacked:
     return Stacked(ids, ids, {"w": values}, np.array([1.0 + k for k in ids]))
 
 
-@runs_together(in_stacks)
+@stacked(in_stacks)
 def give(client, memory, arguments):
     value = value_of(client, arguments)
     return memory, Contribution({"w": value}, 1.0 + client.id, client.id)
@@ -72,7 +72,7 @@ def test_a_task_in_stacks_changes_no_memory():
 
 
 def test_a_map_in_stacks_gives_replies_in_order():
-    @runs_together(lambda clients, memories, arguments: iter([Stacked((3, 1), ("c", "a"))]))
+    @stacked(lambda clients, memories, arguments: iter([Stacked((3, 1), ("c", "a"))]))
     def task(client, memory, arguments):
         raise AssertionError
 
@@ -115,7 +115,7 @@ def test_a_failure_inside_a_stack_names_the_client(is_late):
         raise IndexError("label 12")
         yield
 
-    @runs_together(together)
+    @stacked(together)
     def task(client, memory, arguments):
         if client.id == 3:
             raise IndexError("label 12")
@@ -130,7 +130,7 @@ def test_a_failure_that_names_its_client_learns_where_it_was():
         raise ClientFailed(2, "task", "diverged")
         yield
 
-    @runs_together(together)
+    @stacked(together)
     def task(client, memory, arguments):
         return memory, None
 
@@ -143,7 +143,7 @@ def test_an_error_raised_on_purpose_passes_as_it_is():
         raise DataError("file is gone; fetch it")
         yield
 
-    @runs_together(together)
+    @stacked(together)
     def task(client, memory, arguments):
         return memory, None
 

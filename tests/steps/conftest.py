@@ -10,7 +10,7 @@ import pytest
 from raysim.config import load_config
 from raysim.experiment.context import RoundContext
 from raysim.experiment.evaluator import Evaluator
-from raysim.protocols import ClientRecord
+from raysim.protocols import ClientRecord, Where
 from raysim.runtime.local import LocalFederation
 
 
@@ -80,16 +80,15 @@ class Bench:
         """Return a new federation of these clients in these cohorts."""
         return SplitFederation(self._records, self._spec, cohorts)
 
-    def round(self, number: int = 0, *, last: bool = False) -> RoundContext:
+    def round(self, number: int = 0, *, last: bool = False, stage: str = "train") -> RoundContext:
         given = dict(enumerate(self.labels))
+        rounds = number + 1 if last else max(self.config.train.rounds, number + 2)
         return RoundContext(
             federation=self.federation,
             config=self.config,
             classes=self.classes,
             image_shape=(2, 2, 1),
-            stage="train",
-            round=number,
-            last=last,
+            where=Where(stage, number, rounds),
             data=SimpleNamespace(clean=self.clean, test_classes=lambda: self.tasks),
             world=self.world,
             evaluator=Evaluator(given, given, np.zeros(len(given), int)),

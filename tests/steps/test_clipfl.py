@@ -219,7 +219,7 @@ def run(made, method):
     for stage in method.stages(made.config):
         for number in range(stage.rounds):
             last = number + 1 == stage.rounds
-            context = replace(made.round(number, last=last), stage=stage.name)
+            context = made.round(number, last=last, stage=stage.name)
             state = stage.step(context, state)
             entries.setdefault(stage.name, []).append(context.entry)
     return state, entries

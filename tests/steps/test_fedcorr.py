@@ -204,8 +204,9 @@ def test_odd_clients_go_through_all_stages(bench, share):
     state = State()
     for stage in FedCorr().stages(made.config):
         for number in range(stage.rounds):
-            context = made.round(number, last=number + 1 == stage.rounds)
-            state = stage.step(replace(context, stage=stage.name), state)
+            last = number + 1 == stage.rounds
+            context = made.round(number, last=last, stage=stage.name)
+            state = stage.step(context, state)
 
     assert np.isfinite(weights(made, state)).all()
     assert all(math.isfinite(lid) for lid in state.values["lid"].values())

@@ -61,7 +61,7 @@ def run(made, method, rounds, *, last=False, state=None):
     state, entries = state or State(groups=dict.fromkeys(made.federation.clients, 0)), []
     *before, (_, _, step) = [(s.name, s.rounds, s.step) for s in method.stages(made.config)[1:]]
     for name, _, first in before:
-        context = replace(made.round(), stage=name)
+        context = made.round(stage=name)
         state = first(context, state)
         entries.append(context.entry)
     for number in range(rounds):

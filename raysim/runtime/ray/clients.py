@@ -339,4 +339,4 @@ class Patience:
 
 def is_stateless(call: Call) -> bool:
     """Whether clients keep nothing of a call, so that others may run it for them, or nobody."""
-    return hasattr(call.task, "together")
+    return bool(getattr(call.task, "stateless", False))

@@ -115,6 +115,18 @@ class RayFederation:
                 results[g] = GroupResult(RayHandle(ref, nbytes), weight)
         return Reduced(dict(sorted(results.items())), replies)
 
+    def keep(
+        self,
+        task: Task,
+        *,
+        on: Iterable[ClientId],
+        each: Mapping[ClientId, Mapping[str, Any]] | None = None,
+        **shared: Any,
+    ) -> dict[ClientId, Handle]:
+        """Store the tree of each client's contribution: sums of one."""
+        reduced = self.reduce(task, groups={k: k for k in on}, each=each, **shared)
+        return {k: result.mean for k, result in reduced.groups.items()}
+
     def serve(self, task: Callable[..., Any], *, server: int = 0, **shared: Any) -> Any:
         """Run a function on a parameter server."""
         return self._ask(server, "run", task, shared, self.where)[1]
