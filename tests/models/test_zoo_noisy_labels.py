@@ -33,7 +33,9 @@ def test_preact_resnet18_has_the_count_of_its_layer_list():
     with torch.device("meta"):
         ours, plain = PreActResNet18().build(CIFAR, 10), ResNet18().build(CIFAR, 10)
 
-    assert count(ours) == stem + blocks + head == 11_171_274  # "11.17 M", models.md
+    assert (
+        count(ours) == stem + blocks + head == 11_171_274
+    )  # "11.17 M", raysim/docs/sheets/models.md
     # Where n / 2 channels become n, a plain block has norms of 6 n weights, this one of n + 2 n.
     assert count(plain) - count(ours) == sum(3 * n for n in (128, 256, 512))
 

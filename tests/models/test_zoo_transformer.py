@@ -19,7 +19,7 @@ def test_vit_tiny_has_the_count_of_its_layer_list():
         module = VitTiny().build((224, 224, 3), 10)
 
     assert count(module) == patches + positions + 12 * block + 2 * 192 + 10 * 192 + 10
-    assert count(module) == 5_526_346  # "about 5.53 M", models.md section 9
+    assert count(module) == 5_526_346  # "about 5.53 M", raysim/docs/sheets/models.md
 
 
 def torchvision_name(name):

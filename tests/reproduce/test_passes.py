@@ -82,9 +82,9 @@ def test_dividemix_is_the_dearest(counted):
 def test_passes_are_images_and_gradients():
     import torch
 
-    from raysim.models.networks import logistic
+    from raysim.models.zoo import Logistic
 
-    network = logistic((8, 8, 1), 10)
+    network = Logistic().build((8, 8, 1), 10)
     with counted_passes() as passes:
         network(torch.zeros(3, 1, 8, 8)).sum().backward()
         with torch.no_grad():

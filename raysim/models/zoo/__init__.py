@@ -1,10 +1,10 @@
-"""Networks by name; a model is its settings."""
+"""Networks by name; a model is its settings and its layers."""
 
 from raysim.models.zoo.convolutional import Cnn, FourConv, LeNet5, NineConv, SmallCnn
 from raysim.models.zoo.dense import Logistic, Mlp, dense_widths
-from raysim.models.zoo.mobile import MobileNet
 from raysim.models.zoo.model import MODELS, Model
 from raysim.models.zoo.residual import (
+    MobileNet,
     PreActResNet18,
     ResNet10,
     ResNet12,

@@ -1,88 +1,120 @@
-"""Plain convolutional networks (models.md sections 3, 6, 7 and 8)."""
+"""Networks of convolutions without shortcuts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from raysim.models.zoo.model import MODELS, FromFile, check_widths, refuse_small
+from raysim.models.zoo.model import MODELS, ZooModel, check_widths
 from raysim.settings import check, settings
 
 if TYPE_CHECKING:
-    from raysim.models.networks import ImageShape, Network
+    from torch import nn
+
+    from raysim.models.networks import ImageShape
 
 
 @MODELS.register("cnn")
 @settings
-class Cnn(FromFile):
+class Cnn(ZooModel):
     """Two 5x5 convolutions and three dense layers (stand-in for RCC-PFL's CIFAR-10 net)."""
 
-    conv_widths: tuple[int, int] = (64, 64)  # models.md section 3; the paper's list is not public
+    smallest: ClassVar[int] = 16  # two convolutions and poolings leave 1x1 maps
+
+    # The CIFAR net of the FedAvg literature; RCC-PFL's list of layers is not public.
+    conv_widths: tuple[int, int] = (64, 64)
     dense_widths: tuple[int, int] = (384, 192)
 
     def __post_init__(self) -> None:
         check_widths("conv_widths", self.conv_widths)
         check_widths("dense_widths", self.dense_widths)
 
-    def check_images(self, image_shape: ImageShape) -> None:
-        """Refuse images below 16x16: two 5x5 convolutions and poolings would leave nothing."""
-        refuse_small("cnn", image_shape, 16)
+    def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
+        from torch import nn
 
-    def build(self, image_shape: ImageShape, classes: int) -> Network:
-        """Return a new network."""
-        from raysim.models import networks
+        from raysim.models.networks import after_conv5, conv5_pool
 
-        self.check_images(image_shape)
-        widths = {"conv": self.conv_widths, "dense": self.dense_widths}
-        return networks.cnn(image_shape, classes, **widths)
+        height, width, channels = image_shape
+        (near, far), (wide, narrow) = self.conv_widths, self.dense_widths
+        body = nn.Sequential(
+            *conv5_pool(channels, near),
+            *conv5_pool(near, far),
+            nn.Flatten(),
+            nn.Linear(far * after_conv5(height) * after_conv5(width), wide),
+            nn.ReLU(),
+            nn.Linear(wide, narrow),
+            nn.ReLU(),
+        )
+        return body, narrow
 
 
 @MODELS.register("small_cnn")
 @settings
-class SmallCnn(FromFile):
+class SmallCnn(ZooModel):
     """Two 3x3 convolutions with batch norm and a linear head (ours, for small images)."""
+
+    smallest: ClassVar[int] = 8
 
     widths: tuple[int, int] = (16, 32)
 
     def __post_init__(self) -> None:
         check_widths("widths", self.widths)
 
-    def check_images(self, image_shape: ImageShape) -> None:
-        """Refuse images below 8x8."""
-        refuse_small("small_cnn", image_shape, 8)
+    def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
+        from torch import nn
 
-    def build(self, image_shape: ImageShape, classes: int) -> Network:
-        """Return a new network."""
-        from raysim.models import networks
+        from raysim.models.networks import Halved, conv3_norm
 
-        self.check_images(image_shape)
-        return networks.small_cnn(image_shape, classes, widths=self.widths)
+        height, width, channels = image_shape
+        near, far = self.widths
+        body = nn.Sequential(
+            *conv3_norm(channels, near),
+            nn.ReLU(),
+            Halved(),
+            *conv3_norm(near, far),
+            nn.ReLU(),
+            Halved(),
+            nn.Flatten(),
+        )
+        return body, far * (height // 4) * (width // 4)
 
 
 @MODELS.register("lenet5")
 @settings
-class LeNet5(FromFile):
+class LeNet5(ZooModel):
     """LeNet-5 (FedFixer, MNIST resized to 32x32)."""
 
     batch_norm: bool = True
     """FedFixer's batch norm after the second pooling; false gives the plain net of FedZoo-Bench."""
 
-    def check_images(self, image_shape: ImageShape) -> None:
-        """Refuse images whose last maps are empty, or one pixel under batch norm."""
+    def smallest_side(self) -> int:
         # Batch norm on 1x1 maps has no variance for a client with a single sample.
-        refuse_small("lenet5", image_shape, 20 if self.batch_norm else 16)
+        return 20 if self.batch_norm else 16
 
-    def build(self, image_shape: ImageShape, classes: int) -> Network:
-        """Return a new network."""
-        from raysim.models import networks
+    def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
+        from torch import nn
 
-        self.check_images(image_shape)
-        return networks.lenet5(image_shape, classes, batch_norm=self.batch_norm)
+        from raysim.models.networks import after_conv5, conv5_pool
+
+        height, width, channels = image_shape
+        body = nn.Sequential(
+            *conv5_pool(channels, 6),
+            *conv5_pool(6, 16),
+            *([nn.BatchNorm2d(16)] if self.batch_norm else []),
+            nn.Flatten(),
+            nn.Linear(16 * after_conv5(height) * after_conv5(width), 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+        )
+        return body, 84
 
 
 @MODELS.register("four_conv")
 @settings
-class FourConv(FromFile):
+class FourConv(ZooModel):
     """Four 3x3 convolutions with batch norm (FedRN, CIFAR-10)."""
+
+    smallest: ClassVar[int] = 16  # four poolings leave 1x1 maps
 
     width: int = 64
     """Maps of every convolution."""
@@ -93,39 +125,52 @@ class FourConv(FromFile):
     def __post_init__(self) -> None:
         check(self.width >= 1, "width", "must be at least 1", got=self.width, do="try 64")
 
-    def check_images(self, image_shape: ImageShape) -> None:
-        """Refuse images below 16x16: four poolings would leave nothing."""
-        refuse_small("four_conv", image_shape, 16)
+    def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
+        from torch import nn
 
-    def build(self, image_shape: ImageShape, classes: int) -> Network:
-        """Return a new network."""
-        from raysim.models import networks
+        from raysim.models.networks import Halved
 
-        self.check_images(image_shape)
-        return networks.four_conv(
-            image_shape,
-            classes,
-            width=self.width,
-            track_running_stats=self.track_running_stats,
-        )
+        height, across, channels = image_shape
+        blocks: list[nn.Module] = []
+        for inputs in (channels, self.width, self.width, self.width):
+            blocks += [
+                nn.Conv2d(inputs, self.width, 3, padding=1),  # with the bias of the paper's code
+                nn.BatchNorm2d(self.width, track_running_stats=self.track_running_stats),
+                nn.ReLU(),
+                Halved(),
+            ]
+        return nn.Sequential(*blocks, nn.Flatten()), self.width * (height // 16) * (across // 16)
 
 
 @MODELS.register("nine_conv")
 @settings
-class NineConv(FromFile):
+class NineConv(ZooModel):
     """Nine 3x3 convolutions with batch norm and dropout (Co-teaching, RFL, FedLSR, CORES2)."""
+
+    smallest: ClassVar[int] = 32  # below it the last maps have one pixel, under batch norm
 
     test_dropout: bool = False
     """True keeps dropout on when testing, as the released codes do by mistake: predictions are then
     random, the same ones for the same images in the same order."""
 
-    def check_images(self, image_shape: ImageShape) -> None:
-        """Refuse images below 32x32: the last maps would have one pixel under batch norm."""
-        refuse_small("nine_conv", image_shape, 32)
+    def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
+        from torch import nn
 
-    def build(self, image_shape: ImageShape, classes: int) -> Network:
-        """Return a new network."""
-        from raysim.models import networks
+        from raysim.models.networks import AlwaysDropout2d, Halved
 
-        self.check_images(image_shape)
-        return networks.nine_conv(image_shape, classes, test_dropout=self.test_dropout)
+        def convolution(inputs: int, outputs: int, padding: int) -> list[nn.Module]:
+            conv = nn.Conv2d(inputs, outputs, 3, padding=padding)  # biased, as the released codes
+            return [conv, nn.BatchNorm2d(outputs), nn.LeakyReLU(0.01)]
+
+        dropout = AlwaysDropout2d if self.test_dropout else nn.Dropout2d
+        blocks: list[nn.Module] = []
+        inputs = image_shape[2]
+        for outputs in (128, 256):
+            for _ in range(3):
+                blocks += convolution(inputs, outputs, 1)
+                inputs = outputs
+            blocks += [Halved(), dropout(0.25)]
+        for outputs in (512, 256, 128):
+            blocks += convolution(inputs, outputs, 0)
+            inputs = outputs
+        return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten()), 128

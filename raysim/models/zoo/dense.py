@@ -1,4 +1,4 @@
-"""Networks of dense layers alone (models.md sections 1 and 2)."""
+"""Networks of dense layers alone."""
 
 from __future__ import annotations
 
@@ -6,50 +6,41 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from raysim.models.zoo.model import MODELS, FromFile, Model, refuse_small
+from raysim.models.zoo.model import MODELS, Model, ZooModel
 from raysim.settings import check, settings
 
 if TYPE_CHECKING:
-    from raysim.models.networks import ImageShape, Network
+    from torch import nn
+
+    from raysim.models.networks import ImageShape
 
 
 @MODELS.register("logistic")
 @settings
-class Logistic(FromFile):
+class Logistic(ZooModel):
     """Logistic regression on pixels (RCC-PFL, MNIST)."""
 
-    def check_images(self, image_shape: ImageShape) -> None:
-        """Accept every image."""
-        refuse_small("logistic", image_shape, 1)
+    def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
+        from torch import nn
 
-    def build(self, image_shape: ImageShape, classes: int) -> Network:
-        """Return a new network."""
-        from raysim.models import networks
-
-        self.check_images(image_shape)
-        return networks.logistic(image_shape, classes)
+        return nn.Flatten(), prod(image_shape)
 
 
 @MODELS.register("mlp")
 @settings
-class Mlp(FromFile):
+class Mlp(ZooModel):
     """Perceptron with one hidden layer (RCC-PFL, Fashion-MNIST)."""
 
-    hidden: int = 200  # ours: the paper gives no width, models.md section 2
+    hidden: int = 200  # ours: the paper gives no width
 
     def __post_init__(self) -> None:
         check(self.hidden >= 1, "hidden", "must be at least 1", got=self.hidden, do="try 200")
 
-    def check_images(self, image_shape: ImageShape) -> None:
-        """Accept every image."""
-        refuse_small("mlp", image_shape, 1)
+    def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
+        from torch import nn
 
-    def build(self, image_shape: ImageShape, classes: int) -> Network:
-        """Return a new network."""
-        from raysim.models import networks
-
-        self.check_images(image_shape)
-        return networks.perceptron(image_shape, classes, hidden=self.hidden)
+        hidden = nn.Linear(prod(image_shape), self.hidden)
+        return nn.Sequential(nn.Flatten(), hidden, nn.ReLU()), self.hidden
 
 
 def dense_widths(model: Model, image_shape: Sequence[int], classes: int) -> tuple[int, ...] | None:

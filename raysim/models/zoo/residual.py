@@ -1,38 +1,31 @@
-"""Residual networks (models.md sections 4, 5 and the table)."""
+"""Networks with shortcuts: residual ones, and MobileNet's inverted residuals."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from raysim.models.zoo.model import MODELS, FromFile, refuse_small
-from raysim.settings import settings
+from raysim.models.zoo.model import MODELS, ZooModel
+from raysim.settings import check, settings
 
 if TYPE_CHECKING:
-    from raysim.models.networks import ImageShape, Network
+    from torch import nn
 
-RESNET_SIDE = 9
-"""Smallest side that leaves 2x2 maps after three halvings; batch norm of one sample needs them."""
-RESNET50_SIDE = 33
-"""The same for the five halvings of the ImageNet stem and its stages."""
+    from raysim.models.networks import ImageShape
 
 
 @settings
-class CifarResNet(FromFile):
-    """A residual network with the CIFAR stem (models.md section 4)."""
+class CifarResNet(ZooModel):
+    """A residual network with the CIFAR stem."""
 
+    # Three halvings leave 2x2 maps; batch norm of one sample needs them.
+    smallest: ClassVar[int] = 9
     blocks: ClassVar[tuple[int, int, int, int]]
-    choice_name: ClassVar[str]
+    """Blocks of each stage."""
 
-    def check_images(self, image_shape: ImageShape) -> None:
-        """Refuse images whose last maps have one pixel."""
-        refuse_small(self.choice_name, image_shape, RESNET_SIDE)
+    def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
+        from raysim.models.networks import BasicBlock, residual_stages
 
-    def build(self, image_shape: ImageShape, classes: int) -> Network:
-        """Return a new network."""
-        from raysim.models import networks
-
-        self.check_images(image_shape)
-        return networks.resnet(image_shape, classes, blocks=self.blocks)
+        return residual_stages(image_shape[2], self.blocks, BasicBlock), 512
 
 
 @MODELS.register("resnet10")
@@ -69,39 +62,71 @@ class ResNet34(CifarResNet):
 
 @MODELS.register("preact_resnet18")
 @settings
-class PreActResNet18(FromFile):
+class PreActResNet18(CifarResNet):
     """ResNet-18 with batch norm and ReLU before the convolutions (DivideMix)."""
 
-    def check_images(self, image_shape: ImageShape) -> None:
-        """Refuse images whose last maps have one pixel."""
-        refuse_small("preact_resnet18", image_shape, RESNET_SIDE)
+    blocks: ClassVar[tuple[int, int, int, int]] = (2, 2, 2, 2)
 
-    def build(self, image_shape: ImageShape, classes: int) -> Network:
-        """Return a new network."""
-        from raysim.models import networks
+    def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
+        from raysim.models.networks import PreActBlock, residual_stages
 
-        self.check_images(image_shape)
-        return networks.resnet(
-            image_shape, classes, blocks=(2, 2, 2, 2), block=networks.PreActBlock
-        )
+        return residual_stages(image_shape[2], self.blocks, PreActBlock), 512
 
 
 @MODELS.register("resnet50")
 @settings
-class ResNet50(FromFile):
+class ResNet50(ZooModel):
     """torchvision's ResNet-50 with the ImageNet stem (Clothing1M, 224x224)."""
+
+    smallest: ClassVar[int] = 33  # five halvings, in the stem and the stages, leave 2x2 maps
 
     weights: str | None = None
     """File with a state_dict (.pt, .pth, .safetensors) to start from, such as torchvision's for
     ImageNet, whose head is left out; null: random weights."""
 
-    def check_images(self, image_shape: ImageShape) -> None:
-        """Refuse images whose last maps have one pixel."""
-        refuse_small("resnet50", image_shape, RESNET50_SIDE)
+    def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
+        from torch import nn
+        from torchvision.models import resnet50
 
-    def build(self, image_shape: ImageShape, classes: int) -> Network:
-        """Return a new network."""
-        from raysim.models import networks
+        from raysim.models.networks import torchvision_stem
 
-        self.check_images(image_shape)
-        return networks.resnet50(image_shape, classes)
+        body = resnet50(weights=None)
+        body.conv1 = torchvision_stem(image_shape[2], 64, kernel=7, stride=2)
+        body.fc = nn.Identity()
+        return body, 2048
+
+
+@MODELS.register("mobilenet")
+@settings
+class MobileNet(ZooModel):
+    """torchvision's MobileNetV2 with a stride-1 stem (stand-in for FedRN's MobileNet).
+
+    FedRN names a MobileNet for CIFAR-100 and WebVision, but the network is not in its public code:
+    those tables cannot be reproduced exactly.
+    """
+
+    stem_stride: int = 1
+    """1 for 32x32 images; 2, torchvision's own, for large ones."""
+    weights: str | None = None
+    """File with a state_dict (.pt, .pth, .safetensors) to start from, such as torchvision's for
+    ImageNet, whose head is left out; null: random weights."""
+
+    def __post_init__(self) -> None:
+        known = self.stem_stride in (1, 2)
+        do = "1 is for 32x32 images"
+        check(known, "stem_stride", "must be 1 or 2", got=self.stem_stride, do=do)
+
+    def smallest_side(self) -> int:
+        return 16 * self.stem_stride + 1  # four halvings after the stem must leave 2x2 maps
+
+    def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
+        from torch import nn
+        from torchvision.models import mobilenet_v2
+
+        from raysim.models.networks import torchvision_stem
+
+        body = mobilenet_v2(weights=None)
+        stem = torchvision_stem(image_shape[2], 32, kernel=3, stride=self.stem_stride)
+        body.features[0][0] = stem
+        body.classifier[1] = nn.Identity()
+        return body, 1280

@@ -1,4 +1,4 @@
-"""The vision transformer (models.md section 9)."""
+"""The vision transformer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from raysim.errors import ConfigError
-from raysim.models.zoo.model import MODELS, FromFile
+from raysim.models.zoo.model import MODELS, ZooModel
 from raysim.settings import check, settings
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from raysim.models.networks import ImageShape, Network
 
 
 @MODELS.register("vit_tiny")
 @settings
-class VitTiny(FromFile):
+class VitTiny(ZooModel):
     """Vision transformer ViT-Tiny/16 (ClipFL, images resized to 224x224).
 
     With 32x32 images use patch 4: a substitute for ClipFL's network, not the same.
@@ -40,24 +42,24 @@ class VitTiny(FromFile):
 
     def check_images(self, image_shape: ImageShape) -> None:
         """Refuse images that patches do not cover."""
-        _refuse_uncovered(image_shape, self.patch)
+        height, width, _ = image_shape
+        if height % self.patch or width % self.patch:
+            common = gcd(height, width)
+            fitting = [str(p) for p in range(1, common + 1) if common % p == 0]
+            found = "x".join(map(str, image_shape))
+            raise ConfigError(
+                f"model.patch must divide the sides of the images, got {self.patch} for {found} "
+                f"(height x width x channels); set it to one of {', '.join(fitting)}"
+            )
+
+    def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
+        from raysim.models.networks import VisionTransformer
+
+        sizes = {"patch": self.patch, "width": self.width, "depth": self.depth}
+        return VisionTransformer(image_shape, **sizes, heads=self.heads), self.width
 
     def build(self, image_shape: ImageShape, classes: int) -> Network:
-        """Return a new network."""
-        from raysim.models.vision_transformer import vision_transformer
+        """Return a new network, its head drawn like the other layers."""
+        from raysim.models.networks import initialise_linear
 
-        self.check_images(image_shape)
-        sizes = {"width": self.width, "depth": self.depth, "heads": self.heads}
-        return vision_transformer(image_shape, classes, patch=self.patch, **sizes)
-
-
-def _refuse_uncovered(image_shape: ImageShape, patch: int) -> None:
-    height, width, _ = image_shape
-    if height % patch or width % patch:
-        common = gcd(height, width)
-        fitting = [str(p) for p in range(1, common + 1) if common % p == 0]
-        found = "x".join(map(str, image_shape))
-        raise ConfigError(
-            f"model.patch must divide the sides of the images, got {patch} for {found} (height x "
-            f"width x channels); set it to one of {', '.join(fitting)}"
-        )
+        return ZooModel.build(self, image_shape, classes).apply(initialise_linear)
