@@ -10,13 +10,14 @@ import zipfile
 
 import numpy as np
 import pytest
+from noise_checks import check_noise
 
 from raysim.data import packages
 from raysim.data.datasets import DATASETS, data_root
 from raysim.data.datasets.cifar_n import COLUMNS, find_human_labels, read_human_labels
 from raysim.data.datasets.class_names import CIFAR100_SUPERCLASSES
 from raysim.data.fetch import fetch
-from raysim.data.noise import Human, check_noise
+from raysim.data.noise import Human
 from raysim.data.partition import PARTITIONS, Split
 from raysim.data.world import CleanSetSettings, DataSettings, DriverData
 from raysim.errors import ConfigError, DataError

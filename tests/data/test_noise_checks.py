@@ -1,4 +1,4 @@
-"""Section 12 over every registered noise model, and that its checks find what they are for."""
+"""The checks of ``noise_checks`` over every registered noise model, and that they find errors."""
 
 from __future__ import annotations
 
@@ -6,17 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from noise_checks import check_level, check_noise, check_sources
 
-from raysim.data.noise import (
-    NOISE,
-    ClassDependent,
-    FileNoise,
-    NoNoise,
-    Uniform,
-    check_level,
-    check_noise,
-    check_sources,
-)
+from raysim.data.noise import NOISE, ClassDependent, FileNoise, NoNoise, Uniform
 from raysim.data.partition import TaskPartition
 from raysim.data.split_file import export_split
 from raysim.errors import ConfigError, DataError
@@ -54,7 +46,7 @@ def test_registry_names_every_kind():
 
 @pytest.mark.parametrize("name", sorted({*NOISE.names()} - FROM_FILES))
 @pytest.mark.parametrize(("clients", "groups"), [(2, 2), (7, 3), (13, 5), (23, 4)])
-def test_every_kind_passes_section_12(name, clients, groups, tmp_path):
+def test_every_kind_passes_the_checks(name, clients, groups, tmp_path):
     for seed, split_kind in enumerate(("iid", "dirichlet", "dirichlet_per_class")):
         split = make_split(
             clients, groups, seed=seed, split=split_kind, impurity=("pool", "foreign")[seed % 2]

@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from noise_checks import check_level, check_noise
 
 from raysim.config import load_config
 from raysim.data.datasets.class_names import CIFAR10_NAMES, CIFAR100_NAMES, CIFAR100_SUPERCLASSES
-from raysim.data.noise import NOISE, check_level, check_noise
-from raysim.data.noise.symmetric import choose_noisy
+from raysim.data.noise import NOISE
 from raysim.data.partition import Split
 from raysim.errors import ConfigError
 from raysim.seeding import stream
@@ -86,8 +86,9 @@ def test_exactly_the_share_of_clients_is_noisy(kind, fraction, noisy_count):
 
 
 def test_every_set_of_noisy_clients_is_equally_likely():
+    half = NOISE.get("symmetric")(noisy_fraction=0.5)
     drawn = Counter(
-        tuple(choose_noisy(4, 0.5, lambda k, s=s: stream(s, "noise", k))) for s in range(600)
+        tuple(half.noisy_clients([stream(s, "noise", k) for k in range(4)])) for s in range(600)
     )
 
     # Six sets of two out of four: 100 each, sigma 9.1.

@@ -1,6 +1,5 @@
 """Label noise: what clients are given instead of the true labels; a file per family."""
 
-from raysim.data.noise.checks import check_level, check_noise, check_sources
 from raysim.data.noise.file import FileNoise
 from raysim.data.noise.human import Human
 from raysim.data.noise.labels import NOISE, ClientStreams, Noise, NoisyLabels, NoNoise
@@ -18,7 +17,4 @@ __all__ = [
     "Noise",
     "NoisyLabels",
     "Uniform",
-    "check_level",
-    "check_noise",
-    "check_sources",
 ]

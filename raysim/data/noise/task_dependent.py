@@ -1,44 +1,42 @@
-"""Flips to a class of another task (FB-NLL, RCC-PFL)."""
+"""Flips to a class of another task (FB-NLL section II-A, RCC-PFL section III)."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import ClassVar
+from abc import abstractmethod
 
 import numpy as np
 
-from raysim.data.noise.labels import NOISE, ClientStreams, Drawn, NoisyLabels, for_each
+from raysim.data.noise.labels import NOISE, Flips, Holder, NoiseKind
 from raysim.data.partition import Split, floor_share
 from raysim.errors import ConfigError
 from raysim.settings import check, settings
 
 
 @settings
-class _TaskFlips(ABC):
+class TaskFlips(NoiseKind):
     """A share of each client's samples gets one label of another task."""
 
     rate: float = 0.25
     """Share of a client's samples that are flipped (alpha; FB-NLL section V)."""
-    choice_name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        """Check the rate."""
         check(0.0 <= self.rate < 1.0, "rate", "must be in [0, 1)", got=self.rate)
 
-    def corrupt(
-        self, labels: np.ndarray, split: Split, *, classes: int, rngs: ClientStreams
-    ) -> NoisyLabels:
-        """Return labels with floor(alpha n) samples flipped (sheet section 4)."""
-        _check_other_task(split, self.choice_name)
+    def check_fits(self, split: Split, classes: int) -> None:
+        if len(split.tasks) < 2:
+            raise ConfigError(
+                f"data.noise.kind {self.choice_name} flips labels to a class outside the client's "
+                f"task, got a single task of {len(split.tasks[0])} classes; use "
+                "data.partition.kind tasks with groups of 2 or more, or set data.noise.kind to "
+                "uniform"
+            )
 
-        def flip(client: int, true: np.ndarray) -> Drawn:
-            rng = rngs(client)
-            target = rng.choice(_other_classes(split, client))
-            task = split.tasks[split.task_of[client]]
-            picked = self.pick(true, floor_share(self.rate, len(true)), task, rng)
-            return _to_target(true, picked, target=int(target), rate=self.rate)
-
-        return for_each(labels, split, flip)
+    def flip(self, true: np.ndarray, client: Holder, rng: np.random.Generator) -> Flips:
+        """Flip floor(alpha n) samples to one class of T without tau_k."""
+        foreign = sorted({c for task in client.split.tasks for c in task} - {*client.task})
+        target = int(rng.choice(foreign))
+        picked = self.pick(true, floor_share(self.rate, len(true)), client.task, rng)
+        return Flips(picked, target, self.rate, target if len(picked) else -1)
 
     @abstractmethod
     def pick(
@@ -49,7 +47,7 @@ class _TaskFlips(ABC):
 
 @NOISE.register("class_independent")
 @settings
-class ClassIndependent(_TaskFlips):
+class ClassIndependent(TaskFlips):
     """A share of each client's samples gets one label of another task (FB-NLL II-A)."""
 
     def pick(
@@ -64,7 +62,7 @@ class ClassIndependent(_TaskFlips):
 
 @NOISE.register("class_dependent")
 @settings
-class ClassDependent(_TaskFlips):
+class ClassDependent(TaskFlips):
     """The same share, taken from one class of the task, then from the next (FB-NLL II-A)."""
 
     def pick(
@@ -73,25 +71,3 @@ class ClassDependent(_TaskFlips):
         """Return whole classes in random order, each in random order, cut at the budget."""
         line = [rng.permutation(np.flatnonzero(true == c)) for c in rng.permutation(task)]
         return np.concatenate(line)[:budget]
-
-
-def _to_target(true: np.ndarray, picked: np.ndarray, *, target: int, rate: float) -> Drawn:
-    given = true.copy()
-    given[picked] = target
-    return Drawn(given, rate, target if len(picked) else -1)
-
-
-def _other_classes(split: Split, client: int) -> list[int]:
-    """Return the classes of every task but the client's (T without tau_k)."""
-    return sorted(
-        c for m, task in enumerate(split.tasks) if m != split.task_of[client] for c in task
-    )
-
-
-def _check_other_task(split: Split, kind: str) -> None:
-    if len(split.tasks) < 2:
-        raise ConfigError(
-            f"data.noise.kind {kind} flips labels to a class outside the client's task, got a "
-            f"single task of {len(split.tasks[0])} classes; use data.partition.kind tasks with "
-            "groups of 2 or more, or set data.noise.kind to uniform"
-        )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from raysim.data.noise.labels import NOISE, ClientStreams, Drawn, NoisyLabels, for_each
-from raysim.data.partition import Split, floor_share
+from raysim.data.noise.labels import NOISE, Flips, Holder, NoiseKind, other_classes
+from raysim.data.partition import floor_share
 from raysim.settings import check, settings
 
 
 @NOISE.register("uniform")
 @settings
-class Uniform:
+class Uniform(NoiseKind):
     """Some clients redraw labels from all classes, each at its level (FB-NLL, FedCorr, FedFixer).
 
     FB-NLL section II-B. FedCorr's and FedFixer's noise (rho, tau) is the same with beta = tau.
@@ -30,7 +32,6 @@ class Uniform:
     from 10 classes on CIFAR-100 too, which its table shows."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         check(0.0 <= self.rho <= 1.0, "rho", "must be in [0, 1]", got=self.rho)
         check(0.0 <= self.beta < 1.0, "beta", "must be in [0, 1)", got=self.beta)
         first = self.first_classes
@@ -43,28 +44,18 @@ class Uniform:
             do="leave one of them out",
         )
 
-    def corrupt(
-        self, labels: np.ndarray, split: Split, *, classes: int, rngs: ClientStreams
-    ) -> NoisyLabels:
-        """Return labels redrawn at rate alpha_k = Bernoulli(rho) U(beta, 1) (sheet section 5)."""
-        top = classes if self.first_classes is None else min(self.first_classes, classes)
+    def noisy_clients(self, streams: Sequence[np.random.Generator]) -> np.ndarray:
+        """Return Bernoulli(rho) of every client (FB-NLL Eq. 1)."""
+        return np.array([rng.random() < self.rho for rng in streams])
 
-        def flip(client: int, true: np.ndarray) -> Drawn:
-            rng = rngs(client)
-            is_noisy, level = rng.random() < self.rho, rng.uniform(self.beta, 1.0)
-            if not is_noisy:
-                return Drawn(true, 0.0)
-            picked = self._pick(level, len(true), rng)
-            given = true.copy()
-            if self.exclude_true:
-                given[picked] = (true[picked] + rng.integers(1, classes, len(picked))) % classes
-            else:
-                given[picked] = rng.integers(top, size=len(picked))
-            return Drawn(given, level)
-
-        return for_each(labels, split, flip)
-
-    def _pick(self, level: float, count: int, rng: np.random.Generator) -> np.ndarray:
+    def flip(self, true: np.ndarray, client: Holder, rng: np.random.Generator) -> Flips:
+        """Redraw labels at level alpha_k = U(beta, 1) (FB-NLL Eq. 1)."""
+        level, count = rng.uniform(self.beta, 1.0), len(true)
         if self.exact_count:
-            return rng.choice(count, floor_share(level, count), replace=False)
-        return np.flatnonzero(rng.random(count) < level)
+            picked = rng.choice(count, floor_share(level, count), replace=False)
+        else:
+            picked = np.flatnonzero(rng.random(count) < level)
+        if self.exclude_true:
+            return Flips(picked, other_classes(true[picked], client.classes, rng), level)
+        top = min(self.first_classes or client.classes, client.classes)
+        return Flips(picked, rng.integers(top, size=len(picked)), level)

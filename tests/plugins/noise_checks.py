@@ -1,4 +1,4 @@
-"""What given labels must fulfil, whatever drew them (partitions_and_noise.md, section 12)."""
+"""What given labels must fulfil, whatever drew them (raysim/docs/sheets/noise.md)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from raysim.data.noise.labels import NoisyLabels
+from raysim.data.noise import NoisyLabels
 from raysim.data.partition import Split
 from raysim.errors import DataError
 
 
 def check_noise(noisy: NoisyLabels, labels: np.ndarray, split: Split, *, classes: int) -> None:
-    """Refuse labels that contradict what ``noisy`` says of them (sheet section 12)."""
+    """Refuse labels that contradict what ``noisy`` says of them."""
     for k, (ids, given) in enumerate(zip(split.clients, noisy.given, strict=True)):
         true = labels[ids]
         _require(len(given) == len(true), k, f"{len(given)} labels for {len(true)} samples")
@@ -29,7 +29,7 @@ def check_noise(noisy: NoisyLabels, labels: np.ndarray, split: Split, *, classes
 
 
 def check_sources(noisy: NoisyLabels, labels: np.ndarray, split: Split) -> None:
-    """Refuse flips from more than ceil(alpha n / smallest class) + 1 classes (section 12)."""
+    """Refuse flips from more than ceil(alpha n / smallest class) + 1 classes."""
     for k, (ids, given) in enumerate(zip(split.clients, noisy.given, strict=True)):
         true = labels[ids]
         task = split.tasks[split.task_of[k]]
@@ -41,7 +41,7 @@ def check_sources(noisy: NoisyLabels, labels: np.ndarray, split: Split) -> None:
 
 
 def check_level(noisy: NoisyLabels, *, wrong_fraction: float) -> None:
-    """Refuse realised noise away from ``wrong_fraction`` of the drawn level (section 12).
+    """Refuse realised noise away from ``wrong_fraction`` of the drawn level.
 
     ``wrong_fraction`` is (C - 1) / C for labels redrawn from all classes, 1 if the true one is
     excluded. All clients together stay within 3 sigma; a single one within 5, since among
