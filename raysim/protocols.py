@@ -401,8 +401,11 @@ class Stage:
     step: Step
 
 
-class Method(Protocol):
-    """A configured method: frozen settings plus the stages they ask for."""
+class MethodLike(Protocol):
+    """A configured method: frozen settings plus the stages they ask for.
+
+    Ours inherit ``raysim.methods.Method``, which has an answer for each of these; yours may.
+    """
 
     privileges: tuple[str, ...]
     """Knowledge beyond the protocol that this method declares to use."""

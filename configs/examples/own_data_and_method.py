@@ -15,8 +15,7 @@ import numpy as np
 from raysim import Experiment, load_config, load_results
 from raysim.data.datasets import DATASETS, Arrays, in_memory
 from raysim.errors import ConfigError, DataError
-from raysim.methods import METHODS
-from raysim.methods.clustered import one_group
+from raysim.methods import METHODS, one_group
 from raysim.protocols import Stage
 from raysim.settings import check, settings
 from raysim.steps.group_training import train_round

@@ -172,7 +172,7 @@ class Story:
 
 def stages_of(config: Any) -> tuple[tuple[str, int], ...]:
     """Return names and rounds of a config's stages."""
-    from raysim.methods.clustered import stages_of as method_stages
+    from raysim.methods.method import stages_of as method_stages
 
     return tuple((stage.name, stage.rounds) for stage in method_stages(config))
 

@@ -24,7 +24,7 @@ from raysim.errors import ConfigError
 from raysim.methods import METHODS
 from raysim.models.training import TrainSettings
 from raysim.models.zoo import MODELS, Model
-from raysim.protocols import Method
+from raysim.protocols import MethodLike
 from raysim.runtime.placement import RuntimeSettings
 from raysim.settings import Registry, SettingError, check, choice, did_you_mean, settings
 from raysim.steps.arrays import Arrays
@@ -53,7 +53,7 @@ class RunConfig:
     train: TrainSettings = TrainSettings()
     server: ServerSettings = ServerSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
-    method: Method = choice(METHODS, "fb_nll")
+    method: MethodLike = choice(METHODS, "fb_nll")
     correct: CorrectSettings = CorrectSettings()
     arrays: Arrays = "auto"
     """Library of the spectra: auto is CuPy where a GPU is, else NumPy.

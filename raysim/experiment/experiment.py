@@ -24,7 +24,7 @@ from raysim.errors import ConfigError, OutputError
 from raysim.experiment.context import RoundContext
 from raysim.experiment.evaluator import BlindEvaluator, Evaluator
 from raysim.experiment.rounds import LeftEarly, ModelShape, Progress, Rounds
-from raysim.methods.clustered import check_method, stages_of, uses_of
+from raysim.methods.method import check_method, stages_of, uses_of
 from raysim.models.forms import closed_form
 from raysim.models.params import num_parameters
 from raysim.protocols import Federation, Stage, Where

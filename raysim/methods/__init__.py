@@ -1,17 +1,5 @@
-"""One file per method of the papers; ``METHODS`` finds them all."""
+"""One file per paper; ``METHODS`` finds them all."""
 
-from raysim.protocols import Method
-from raysim.settings import Registry
+from raysim.methods.method import METHODS, Method, one_group
 
-METHODS: Registry[Method] = Registry(
-    "method",
-    key="name",
-    home="raysim.methods",
-    other_names={
-        "fedavg": "single",
-        "fedprox": "single with train.proximal",
-        "fednova": "single with server.optimizer fednova",
-        "fedadam": "single with server.optimizer fedadam",
-        "local": "local_only",
-    },
-)
+__all__ = ["METHODS", "Method", "one_group"]

@@ -1,15 +1,51 @@
-"""The yardsticks of both papers: true groups, one model for all, no collaboration at all."""
+"""The yardsticks: one model for all, true groups, no collaboration, right labels only.
+
+``single`` is FedAvg (McMahan et al. 2017, see raysim/docs/sheets/optimizers.md); ``optimum`` and
+``local_only`` are those of RCC-PFL and FB-NLL (Ali and Arafa 2025, 2026); ``oracle`` is FedRN's
+(Kim et al. 2022, section 5).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from raysim.methods import METHODS
-from raysim.methods.clustered import assign, clustered_stages, one_group, true_groups
-from raysim.protocols import Context, Stage, State
+import numpy as np
+
+from raysim.methods.method import METHODS, Method, assign, other_training, true_groups
+from raysim.models.sessions import Session
+from raysim.protocols import Context, Contribution, Stage, State, Tree, Where
 from raysim.settings import settings
-from raysim.steps.group_training import train_alone
+from raysim.steps.group_training import chosen_clients, evaluated, train_alone
+from raysim.steps.sessions import sent_model
+
+
+@METHODS.register("single")
+@settings
+class Single(Method):
+    """Single global model: FedAvg over all clients, evaluated per client on its own task."""
+
+
+@METHODS.register("optimum")
+@settings
+class Optimum(Method):
+    """Optimum clustering: the true tasks are given (an upper bound, not a method one could run)."""
+
+    privileges: ClassVar[tuple[str, ...]] = ("tasks",)
+
+    def grouping_stage(self, config: object) -> Stage:
+        return Stage("group", 1, true_groups)
+
+
+@METHODS.register("local_only")
+@settings
+class LocalOnly(Method):
+    """Local only: every client trains its own model and nothing is shared."""
+
+    def grouping_stage(self, config: object) -> Stage:
+        return Stage("group", 1, _own_groups)
+
+    def round(self, context: Context, state: State) -> State:
+        return train_alone(context, state)
 
 
 def _own_groups(context: Context, state: State) -> State:
@@ -17,49 +53,24 @@ def _own_groups(context: Context, state: State) -> State:
     return assign(context, state, {k: i for i, k in enumerate(clients)})
 
 
-@METHODS.register("optimum")
+@METHODS.register("oracle")
 @settings
-class Optimum:
-    """Optimum clustering: the true tasks are given (an upper bound, not a method one could run)."""
+class Oracle(Method):
+    """Oracle (Kim et al. 2022): the wrong labels are known and left out (not a method to run)."""
 
-    privileges: ClassVar[tuple[str, ...]] = ("tasks",)
-    uses: ClassVar[tuple[str, ...]] = ()
+    title: ClassVar[str] = "Oracle"
+    privileges: ClassVar[tuple[str, ...]] = ("clean",)
+    refuses: ClassVar = (other_training,)
+    counted_by: ClassVar = "samples"
 
-    def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-        """Fits any data."""
+    def round(self, context: Context, state: State) -> State:
+        """Tell every participant which of its labels are right."""
+        chosen, clean = chosen_clients(context), context.privilege("clean")
+        each = {k: {"clean": clean[k]} for k in chosen}
+        return evaluated(context, self.train_groups(context, state, chosen, each=each)[0])
 
-    def stages(self, config: Any) -> tuple[Stage, ...]:
-        """Return given groups, then training."""
-        return clustered_stages(config, group=true_groups)
-
-
-@METHODS.register("single")
-@settings
-class Single:
-    """Single global model: FedAvg over all clients, evaluated per client on its own task."""
-
-    privileges: ClassVar[tuple[str, ...]] = ()
-    uses: ClassVar[tuple[str, ...]] = ()
-
-    def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-        """Fits any data."""
-
-    def stages(self, config: Any) -> tuple[Stage, ...]:
-        """Return one group, then training."""
-        return clustered_stages(config, group=one_group)
-
-
-@METHODS.register("local_only")
-@settings
-class LocalOnly:
-    """Local only: every client trains its own model and nothing is shared."""
-
-    privileges: ClassVar[tuple[str, ...]] = ()
-    uses: ClassVar[tuple[str, ...]] = ()
-
-    def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-        """Fits any data."""
-
-    def stages(self, config: Any) -> tuple[Stage, ...]:
-        """Return a group per client, then training."""
-        return clustered_stages(config, group=_own_groups, train=train_alone)
+    def train(self, session: Session, memory: Tree, where: Where) -> tuple[Tree, Contribution]:
+        """Train on the clean samples; the model counts by their number."""
+        mask: np.ndarray = session.sent["clean"]
+        session.descend(among=np.flatnonzero(mask))
+        return memory, sent_model(session, weight=float(mask.sum()), selected=mask)

@@ -104,34 +104,6 @@ def with_correction(
     return (*stages[:at], Stage("correct", 1, correct_labels(how)), *stages[at:])
 
 
-def stages_of(config: Any) -> tuple[Stage, ...]:
-    """Return the stages of the config's method, with the label correction it asks for."""
-    stages: tuple[Stage, ...] = config.method.stages(config)
-    before = config.correct.before
-    if before is None:
-        return stages
-    if "correct" in [stage.name for stage in stages]:
-        raise ConfigError(
-            f"correct.before is {before!r}, but this method repairs labels itself; leave correct "
-            "out, or choose a method without it"
-        )
-    return with_correction(stages, before, config.correct.how)
-
-
-def uses_of(config: Any) -> tuple[str, ...]:
-    """Return the features that the method and its label correction need."""
-    extra = () if config.correct.before is None else ("correction",)
-    return tuple(dict.fromkeys((*config.method.uses, *extra)))
-
-
-def check_method(config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-    """Refuse what the method, or the correction in front of one of its stages, refuses."""
-    config.method.check(config, classes=classes, dimensions=dimensions)
-    if config.correct.before is not None:
-        stages_of(config)
-        config.correct.how.check(config, dimensions["correction"], at="correct.how")
-
-
 def share_of_rounds(config: Any, wanted: int | None, part: int) -> int:
     """Return ``wanted`` rounds, or one in ``part`` of train.rounds, at least one."""
     return max(config.train.rounds // part, 1) if wanted is None else wanted

@@ -90,7 +90,7 @@ def sieve_task(
     """Reply with the model after training on the samples it selects."""
     with client_session(client, memory, arguments) as own:
         _, selected = train_dual(own, arguments["step"], round_id=arguments["where"].round)
-        return memory, sent_model(own, arguments, selected=selected)
+        return memory, sent_model(own, selected=selected)
 
 
 def private_sieve_task(
@@ -102,4 +102,4 @@ def private_sieve_task(
     with client_session(client, memory, arguments, trees=[received, kept]) as own:
         selected = train_sifted(own, arguments["step"], round_id=arguments["where"].round)
         private = {f"private/{part}": array for part, array in own.tree(1).items()}
-        return {**memory, **private}, sent_model(own, arguments, selected=selected)
+        return {**memory, **private}, sent_model(own, selected=selected)

@@ -87,4 +87,4 @@ def divide_task(
     """Reply with both networks after training on divided samples."""
     with peer_session(client, memory, arguments) as own:
         trusted = train_divided(own, arguments["step"], round_id=arguments["where"].round)
-        return memory, sent_peers(own, arguments, selected=trusted)
+        return memory, sent_peers(own, selected=trusted)

@@ -108,4 +108,4 @@ def fix_task(
         if step.keeps_personal:
             personal = {f"personal/{part}": array for part, array in own.tree(1).items()}
             memory = {**memory, **personal}
-        return memory, sent_model(own, arguments, weight=count, kept=count, selected=selected)
+        return memory, sent_model(own, weight=count, kept=count, selected=selected)

@@ -75,4 +75,4 @@ def two_view_task(
     """Reply with the model after training on both views."""
     with client_session(client, memory, arguments) as own:
         train_two_views(own, arguments["views"])
-        return memory, sent_model(own, arguments)
+        return memory, sent_model(own)

@@ -78,6 +78,6 @@ def joint_task(
         history, targets = train_jointly(own, arguments["step"], history, targets, update=update)
         memory = {**memory, HISTORY: history}
         if not update:
-            return memory, sent_model(own, arguments)
+            return memory, sent_model(own)
         kept = targets.argmax(axis=1) == own.labels
-        return {**memory, TARGETS: targets}, sent_model(own, arguments, selected=kept)
+        return {**memory, TARGETS: targets}, sent_model(own, selected=kept)

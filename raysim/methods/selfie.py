@@ -74,4 +74,4 @@ def selfie_task(
         )
         known, clean = train_refurbished(own, arguments["step"], known, select=select)
         memory = {**memory, HISTORY: known.history, LABELS: known.labels}
-        return memory, sent_model(own, arguments, selected=clean if select else None)
+        return memory, sent_model(own, selected=clean if select else None)

@@ -6,9 +6,9 @@ This module imports torch when a session is opened, not before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +46,10 @@ class Session:
     device: str
     black: np.ndarray | None = None
     """What crops move in (channels,)."""
+    sent: Mapping[str, Any] = field(default_factory=dict)
+    """What the server sent, by name."""
+    scratch: dict[str, Any] = field(default_factory=dict)
+    """The client's cache; it may vanish at any time."""
     _seen: tuple[int, int, float] = (-1, 0, 0.0)
 
     @property

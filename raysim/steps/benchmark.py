@@ -203,7 +203,7 @@ def train_kept_task(
     kept = np.asarray(memory[KEPT])
     with client_session(client, memory, arguments) as own:
         own.descend(among=np.flatnonzero(kept))
-        return memory, sent_model(own, arguments, weight=float(kept.sum()))
+        return memory, sent_model(own, weight=float(kept.sum()))
 
 
 def _losses(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> np.ndarray:

@@ -105,7 +105,7 @@ def centroid_task(
             weight = (np.bincount(own.labels, minlength=own.classes) > 0).astype(np.float32)
         tree = {**own.tree(), "centroids": weight[:, None] * found, "agreement": weight}
         selected = kept if step.rate else None
-        return memory, sent_model(own, arguments, tree=tree, selected=selected)
+        return memory, sent_model(own, tree=tree, selected=selected)
 
 
 def looked_at(own: Session) -> tuple[np.ndarray, np.ndarray]:

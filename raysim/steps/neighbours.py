@@ -134,7 +134,6 @@ def _train_judged(client: Client, memory: Tree, arguments: Mapping[str, Any]) ->
         tree = own.tree(0)
         return sent_model(
             own,
-            arguments,
             tree=tree,
             selected=selected,
             expertise=_expertise(own, tree, arguments),

@@ -46,9 +46,9 @@ def peer_session(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> 
         yield own
 
 
-def sent_peers(own: Session, arguments: Mapping[str, Any], **reply: Any) -> Contribution:
+def sent_peers(own: Session, **reply: Any) -> Contribution:
     """Return what goes to the server: both networks."""
-    return sent_model(own, arguments, tree=_pair(own.tree(0), own.tree(1)), **reply)
+    return sent_model(own, tree=_pair(own.tree(0), own.tree(1)), **reply)
 
 
 def _pair(first: Tree, second: Tree) -> dict[str, np.ndarray]:
@@ -86,4 +86,4 @@ def teach_task(
     with peer_session(client, memory, arguments) as own:
         kept = teach(own, rate=arguments["rate"])
         selected = kept if arguments["rate"] else None
-        return memory, sent_peers(own, arguments, selected=selected)
+        return memory, sent_peers(own, selected=selected)

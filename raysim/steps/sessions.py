@@ -48,23 +48,19 @@ def client_session(
             classes=arguments["classes"],
             device=torch_device(),
             black=client.world.black,
-        ) as own,
+        ) as session,
     ):
-        yield own
+        session.sent, session.scratch = arguments, client.scratch
+        yield session
 
 
 def sent_model(
-    own: Session,
-    arguments: Mapping[str, Any],
-    *,
-    tree: Tree | None = None,
-    weight: float | None = None,
-    **reply: Any,
+    session: Session, *, tree: Tree | None = None, weight: float | None = None, **reply: Any
 ) -> Contribution:
     """Return what goes to the server: the first network (or ``tree``), its weight, the reply."""
-    count = len(own.labels)
+    count = len(session.labels)
     return Contribution(
-        own.tree() if tree is None else tree,
-        weight_of(arguments, count) if weight is None else max(weight, SMALLEST_WEIGHT),
-        {"loss": own.loss, "samples": count, **reply},
+        session.tree() if tree is None else tree,
+        weight_of(session.sent, count) if weight is None else max(weight, SMALLEST_WEIGHT),
+        {"loss": session.loss, "samples": count, **reply},
     )

@@ -11,7 +11,7 @@ import pytest
 from raysim.config import load_config
 from raysim.errors import ConfigError, Interrupted
 from raysim.methods import METHODS
-from raysim.methods.clustered import stages_of, uses_of
+from raysim.methods.method import stages_of, uses_of
 
 REPAIRS_ITSELF = ["fb_nll", "fedcorr_fb_nll", "clipfl_fb_nll", "rhfl_fb_nll"]
 OTHERS = [name for name in METHODS.names() if name not in REPAIRS_ITSELF]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from raysim.core.selection import clean_posterior
+from raysim.methods.baselines import Oracle
 from raysim.methods.fedrn import FedRn
-from raysim.methods.oracle import Oracle
 from raysim.models.sessions import open_session
 from raysim.models.training import TrainSettings, train_client
 from raysim.models.zoo import MODELS

@@ -9,7 +9,7 @@ from typing import Any
 
 from raysim.config import RunConfig, choice_name
 from raysim.errors import ConfigError, DataError, OutputError
-from raysim.methods.clustered import uses_of
+from raysim.methods.method import uses_of
 from raysim.studies.reproduce.costs import run_minutes
 from raysim.studies.reproduce.recipes import (
     Scale,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from raysim.config import RunConfig, changed_keys, load_config
 from raysim.errors import ConfigError, DataError
-from raysim.methods.clustered import uses_of
+from raysim.methods.method import uses_of
 from raysim.settings import did_you_mean
 from raysim.studies.processes import listed_seeds
 from raysim.studies.reproduce.papers import PAPERS
