@@ -213,9 +213,9 @@ def _verdict(found: Clusters) -> str:
     from raysim.core.group_count import REPETITIONS
 
     auto = found.auto
-    same = round(auto.confidence * REPETITIONS)
+    same = round(auto.stability * REPETITIONS)
     sure = (
-        f"confidence {auto.confidence:.2f}: {same} of {REPETITIONS} repetitions with four fifths "
+        f"confidence {auto.stability:.2f}: {same} of {REPETITIONS} repetitions with four fifths "
         "of the clients and of their samples find the same."
     )
     if found.count == 1:

@@ -1,9 +1,10 @@
-"""Exact weighted sums of trees: any order, any partition into partial sums, the same bits.
+"""Exact weighted sums of models: the same bits in any order and any split into partial sums.
 
-Every weighted value is rounded once to a grid of 2^-36 and added as an integer. A float sum would
-depend on the order in which clients finish. A mean is off by at most 2^-37 over the mean weight
-(7e-12 for weights near 1) before it is stored as float32. Entries with large values, such as the
-running variances of a network that took a bad step, are kept in two parts.
+They carry FedAvg (FedRN Eq. 1) and the mean in a group (FB-NLL Algorithm 1, line 30). Every
+weighted value is rounded once to a grid of 2^-36 and added as an integer. A float sum would depend
+on the order in which clients finish. A mean is off by at most 2^-37 over the mean weight (7e-12 for
+weights near 1) before it is stored as float32. Entries with large values, such as the running
+variances of a network that took a bad step, are kept in two parts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STEP = 2.0**40
 """Units of the high part; weighted totals may then reach 2^67, 1.5e20."""
 _LIMIT = 2**63 - 1
 COLUMNS = 4096
-"""Entries of a stack handled at a time, so that what comes between stays in the cache."""
+"""Entries of a stack handled at a time, so that intermediate results stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +55,8 @@ class Accumulator:
     def add(self, part: ExactSum) -> None:
         """Add ``part``; nothing changes if it does not fit."""
         if self._sum is None:
-            own = {name: array.copy() for name, array in part.totals.items()}
-            self._sum = replace(part, totals=own)
+            totals = {name: array.copy() for name, array in part.totals.items()}
+            self._sum = replace(part, totals=totals)
             return
         _check_fit(self._sum, part)
         for name, array in self._sum.totals.items():
@@ -92,7 +93,7 @@ def contribution(tree: Mapping[str, np.ndarray], weight: float) -> ExactSum:
 
 
 def contributions(tree: Mapping[str, np.ndarray], weights: np.ndarray) -> ExactSum:
-    """Return the sum over axis 0 of ``weights[s] * tree[s]``: the bits of one after another."""
+    """Return the sum over axis 0 of ``weights[s] * tree[s]``: the bits of adding one by one."""
     parts = np.array([_weight_units(float(weight)) for weight in weights], dtype=np.float64)
     totals: dict[str, np.ndarray] = {}
     bound = 0
@@ -107,7 +108,8 @@ def contributions(tree: Mapping[str, np.ndarray], weights: np.ndarray) -> ExactS
                 np.rint(scaled, out=scaled)
             reach = np.maximum(scaled.max(axis=1), -scaled.min(axis=1))  # NaN where one is
             if not (reach <= WIDE).all():
-                return _one_by_one(tree, weights)
+                rows = ({n: a[s] for n, a in tree.items()} for s in range(len(weights)))
+                return functools.reduce(merge, map(contribution, rows, map(float, weights)))
             np.maximum(largest, reach, out=largest)
             total[at : at + COLUMNS] = scaled.astype(np.int64).sum(axis=0)
         bound = max(bound, sum(int(x) for x in largest))
@@ -124,13 +126,11 @@ def merge(a: ExactSum, b: ExactSum) -> ExactSum:
     return _renumbered(a, b, totals)
 
 
-def _one_by_one(tree: Mapping[str, np.ndarray], weights: np.ndarray) -> ExactSum:
-    own = ({name: array[s] for name, array in tree.items()} for s in range(len(weights)))
-    return functools.reduce(merge, map(contribution, own, map(float, weights)))
-
-
 def mean(total: ExactSum, dtype: Any = np.float32) -> dict[str, np.ndarray]:
-    """Return the weighted mean of the contributions; float32, as models are, unless asked."""
+    """Return the weighted mean of the contributions: FedAvg, FedRN Eq. 1, FB-NLL Alg. 1, line 30.
+
+    float32, as models are, unless ``dtype`` says otherwise.
+    """
     weight = float(total.weight)
     wide = {name: total.totals[name] + STEP * above for name, above in total.high.items()}
     return {

@@ -1,6 +1,7 @@
-"""Ranks and threshold of the label correction, from the server's clean images alone.
+"""Ranks and threshold of FB-NLL's label correction, from the server's clean images alone.
 
-The paper publishes neither; the rule is ours (specification sheet FB-NLL, section 4).
+The paper publishes neither l nor tau_sim; the rule is ours (raysim/docs/sheets/fb_nll.md,
+"Calibration of l, l2 and tau_sim").
 Shapes: N samples, D dimensions, C classes, L directions.
 """
 
@@ -16,7 +17,7 @@ from raysim.core.similarity import relevance
 from raysim.core.spectra import Array, Spectrum, as_numpy
 
 RANKS = (3, 5, 8, 10, 15, 20)
-"""Candidates for l (specification sheet FB-NLL, section 4)."""
+"""Candidates for l."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Grouping of clients by agglomerative clustering of their similarity (FB-NLL section III)."""
+"""Hierarchical agglomerative clustering (HAC) of the similarity matrix R.
+
+FB-NLL section III and Algorithm 1, line 18; RCC-PFL Procedure 1, line 15.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ ASYMMETRY = 1e-8
 def cluster(similarity: Array, count: int, linkage: str = "average") -> np.ndarray:
     """Return each client's group, 0..count-1 in order of the smallest member, as NumPy int64.
 
-    Exactly ``count`` groups, also when merge heights tie.
+    The papers' cluster identity CI: exactly ``count`` groups, also when merge heights tie.
     """
     num_clients = len(_square(similarity))
     if not 1 <= count <= num_clients:
@@ -27,10 +30,18 @@ def cluster(similarity: Array, count: int, linkage: str = "average") -> np.ndarr
 
 
 def merge_tree(similarity: Array, linkage: str = "average") -> np.ndarray:
-    """Return SciPy's merge table Z (K-1, 4) of the distances D = 1 - R."""
+    """Return the dendrogram, SciPy's merge table Z (K-1, 4), of the distances 1 - R."""
     from scipy.cluster import hierarchy
 
-    _check_linkage(linkage)
+    if linkage == "ward":
+        raise ValueError(
+            "linkage must not be 'ward': it needs Euclidean distances between points, and 1 - R "
+            "is not one; use 'average'"
+        )
+    if linkage not in LINKAGES:
+        raise ValueError(
+            f"linkage must be one of {', '.join(LINKAGES)}, got {linkage!r}; use 'average'"
+        )
     matrix = _square(similarity)
     condensed = _condensed_distances(matrix)
     if len(matrix) == 1:
@@ -39,7 +50,7 @@ def merge_tree(similarity: Array, linkage: str = "average") -> np.ndarray:
 
 
 def cut(tree: np.ndarray, count: int) -> np.ndarray:
-    """Return the groups of a merge table after its first ``K - count`` merges.
+    """Return the groups of a dendrogram after its first ``K - count`` merges.
 
     SciPy's ``fcluster`` cuts at a height instead, which gives fewer groups when heights tie.
     """
@@ -51,18 +62,6 @@ def cut(tree: np.ndarray, count: int) -> np.ndarray:
     for group, clients in enumerate(sorted(members.values(), key=min)):
         labels[clients] = group
     return labels
-
-
-def _check_linkage(linkage: str) -> None:
-    if linkage == "ward":
-        raise ValueError(
-            "linkage must not be 'ward': it needs Euclidean distances between points, and 1 - R "
-            "is not one; use 'average'"
-        )
-    if linkage not in LINKAGES:
-        raise ValueError(
-            f"linkage must be one of {', '.join(LINKAGES)}, got {linkage!r}; use 'average'"
-        )
 
 
 def _square(similarity: Array) -> np.ndarray:

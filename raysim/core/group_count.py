@@ -1,12 +1,12 @@
-"""How many groups there are, read from the dendrogram, and how sure that is.
+"""How many groups there are, read from the dendrogram, and how stable that is.
 
-A cut into M groups is good when the next merge is much higher than the last one (gap) and when
-clients are closer to their own group than to the next (silhouette); its score is the mean of both.
-Distances that chance explains count as equal. The yardstick is each client's similarity with
-itself, measured between two random halves of its samples: half as many samples vary sqrt(2) times
-as much. M is the cut with the best score. Its clarity is the same score on the scale -log R, where
-large distances do not all end near 1; a cut that is not clear is none: M = 1, no groups. Groups of
-one client are found only beside larger ones.
+Ours: the papers are told M. A cut into M groups is good when the next merge is much higher than
+the last one (gap) and when clients are closer to their own group than to the next (silhouette); its
+score is the mean of both. Distances that chance explains count as equal. Their yardstick is each
+client's similarity with itself, measured between two random halves of its samples: half as many
+samples vary sqrt(2) times as much. M is the cut with the best score. Its clarity is the same score
+on the scale -log R, where large distances do not all end near 1. A cut that is not clear does not
+count: then M = 1, one group. A group of one client is found only beside larger ones.
 
 Shapes: K clients, M groups.
 """
@@ -30,9 +30,9 @@ FEWEST_CLIENTS = 4
 """With fewer, every cut looks as good as any other."""
 MOST_GROUPS = 50
 MOST_PER_CLIENT = 0.6
-"""Cuts into more groups than these two allow are not looked at: mostly pairs and single clients,
-whose heights say little."""
-CHANCE_FACTOR = 1.25  # ours: like CLEAR set on digits, MNIST, Fashion-MNIST and CIFAR-10
+"""Cuts into more groups than these two allow are left out: they are mostly pairs and single
+clients, whose merge heights say little."""
+CHANCE_FACTOR = 1.25  # ours: set, like CLEAR, on digits, MNIST, Fashion-MNIST and CIFAR-10
 """Distances up to this many times the yardstick count as equal."""
 CLEAR = 0.36  # ours
 """Smallest clarity of a cut that counts."""
@@ -52,12 +52,12 @@ class GroupCount:
     count: int
     groups: np.ndarray
     """Each client's group (K,)."""
-    confidence: float
+    stability: float
     """Share of the repetitions that find the same groups (adjusted Rand index 0.9 or more)."""
     scores: dict[int, float]
     """Mean of gap and silhouette of every cut that was looked at, by M."""
     clarity: float
-    """Of the cut with the best score; below 0.36 it does not count and M is 1."""
+    """Clarity of the cut with the best score; below 0.36 the cut does not count and M is 1."""
     chance: float
     """Distance 1 - R that chance explains."""
 
@@ -85,8 +85,8 @@ def choose_count(
     own
         Similarity of every client with itself, between two random halves of its samples (K,).
     parts
-        R of the same clients on random four fifths of their samples; repetitions take turns with
-        them. None: they use R itself, and only the choice of clients varies.
+        Matrices R of the same clients, each on random four fifths of their samples; repetitions
+        take them in turn. Without any they use R itself, and only the choice of clients varies.
     """
     full, selves = as_numpy(similarity), as_numpy(own).astype(np.float64)
     _check(full, selves)
@@ -98,16 +98,16 @@ def choose_count(
         matrix, share = others[repetition % len(others)]
         part, chance = matrix[np.ix_(chosen, chosen)], _chance(selves[chosen], share)
         same += adjusted_rand(_best_cut(part, chance, linkage)[0], groups[chosen]) >= SAME_GROUPS
-    sure = same / repetitions if repetitions else float("nan")
+    stability = same / repetitions if repetitions else float("nan")
     count = int(groups.max()) + 1
-    return GroupCount(count, groups, sure, scores, clear, _chance(selves, 1.0))
+    return GroupCount(count, groups, stability, scores, clear, _chance(selves, 1.0))
 
 
 def cut_scores(similarity: Array, tree: np.ndarray, chance: float = 0.0) -> dict[int, float]:
     """Return the scores of the cuts into 2 to 0.6 K groups, at most 50.
 
-    The gap is 1 - h / h', between the last merge below the cut and the first above it. Distances
-    below ``chance`` count as that.
+    The gap is 1 - h / h', with h the last merge below the cut and h' the first above it. Distances
+    below ``chance`` count as ``chance``.
     """
     most = min(math.ceil(MOST_PER_CLIENT * (len(tree) + 1)), MOST_GROUPS)
     finest = cut(tree, most)

@@ -1,4 +1,4 @@
-"""Grouping by landmarks: an approximation of all pairs, for more clients than R can hold.
+"""Grouping by landmarks: an approximation of all pairs, for more clients than R can hold (ours).
 
 L of the K clients are landmarks. Only similarities with a landmark are known, K x L instead of
 K x K: O(K L q d^2) work. The landmarks are grouped as if they were alone; every other client joins
@@ -30,14 +30,14 @@ def choose_landmarks(num_clients: int, count: int, rng: np.random.Generator) -> 
 
 
 def landmark_similarity(to_landmarks: Array, of_landmarks: Array, landmarks: np.ndarray) -> Array:
-    """Return the columns of R that belong to the landmarks, (K, L) (Eq. 6).
+    """Return the columns of R that belong to the landmarks, (K, L) (FB-NLL Eq. 6).
 
     Parameters
     ----------
     to_landmarks
-        r(k, l): what every client answers to the landmarks' eigenvectors (K, L).
+        r(k, l), the relevance of every landmark to every client (K, L).
     of_landmarks
-        r(l, k): what every landmark answers to the clients' eigenvectors (L, K).
+        r(l, k), the relevance of every client to every landmark (L, K).
     landmarks
         The landmarks' numbers (L,); a landmark's similarity with itself is 1.
     """
@@ -71,9 +71,9 @@ def group_by_landmarks(
 def assign_to_landmarks(
     similarity: Array, landmarks: np.ndarray, landmark_groups: np.ndarray
 ) -> np.ndarray:
-    """Return every client's group (K,): landmarks keep theirs, the others take the likest one.
+    """Return every client's group (K,): landmarks keep theirs, the others take the most similar.
 
-    The likest group has the largest mean similarity of its landmarks; of equal ones the lowest.
+    That is the group with the largest mean similarity of its landmarks; of equal ones the lowest.
     Groups are renumbered in order of their smallest member.
     """
     if similarity.ndim != 2 or not len(landmarks) == len(landmark_groups) == similarity.shape[1]:

@@ -1,4 +1,7 @@
-"""Scores of groupings, labels, samples and clients against the truth (metrics.md 2-6)."""
+"""Scores of groupings, labels, samples and clients against the truth.
+
+Definitions: raysim/docs/sheets/metrics.md.
+"""
 
 from __future__ import annotations
 
@@ -67,10 +70,11 @@ def correction_report(
 def clean_selection(
     true: ArrayLike, given: ArrayLike, selected: ArrayLike
 ) -> dict[str, float | None]:
-    """Return how well the ``selected`` samples are those with a right label (metrics.md 5, 6).
+    """Return how well the ``selected`` samples are those with a right label.
 
-    Keys: ``precision`` (LP), ``recall`` (LR) and their harmonic mean ``f_score``; None where a rate
-    is over no samples.
+    Keys: ``precision`` and ``recall`` (FedRN's LP and LR, section 5.3) and their harmonic mean
+    ``f_score`` (FedFixer's F-score as its code computes it; raysim/docs/sheets/fedfixer.md). None
+    where a rate is over no samples.
     """
     return _detected(np.asarray(selected, dtype=bool), np.asarray(true) == np.asarray(given))
 
@@ -80,7 +84,7 @@ def noise_detection(
 ) -> dict[str, float | None]:
     """Return how well the samples that are not ``selected`` are those with a wrong label.
 
-    The same keys; of a client without wrong labels only the precision is defined.
+    The keys are the same; for a client without wrong labels only the precision is defined.
     """
     return _detected(~np.asarray(selected, dtype=bool), np.asarray(true) != np.asarray(given))
 
@@ -92,7 +96,7 @@ def phase_report(
 
     ``decided`` says which class a local class was renamed to (Phase 1), None for those whose
     samples were judged one by one (Phase 2). A renaming is right if it names the most common true
-    class (metrics.md section 3).
+    class.
     """
     renamed = {label: new for label, new in decided.items() if new is not None}
     most = {label: np.bincount(true[before == label]).argmax() for label in renamed}
@@ -116,7 +120,7 @@ def correlation(a: ArrayLike, b: ArrayLike) -> float | None:
 
 
 def auroc(is_positive: ArrayLike, scores: ArrayLike) -> float | None:
-    """Return how often a positive has a higher score than a negative (metrics.md section 4).
+    """Return how often a positive has a higher score than a negative (area under the ROC curve).
 
     Ties count half; None where there is no such pair.
     """

@@ -1,11 +1,12 @@
-"""Detection and correction of noisy labels by class subspaces (FB-NLL section IV, Procedure 2).
+"""Noisy label detection and correction by class subspaces (FB-NLL section IV, Procedure 2, Eq. 7).
 
 Shapes: N samples, D dimensions, C classes, L directions per class. Label arrays come back as int64
 in the namespace of the label array that was given; features may live elsewhere (on a GPU).
 
-The client and the server each hold a part of Procedure 2, so its steps are functions of their own;
-``relabel`` runs them in one place. Additions to the paper: the guard ``min_class_size`` and a
-phase-2 rank that may differ from the phase-1 rank (the paper allows it, line 19 does not show it).
+The client (user) and the server (PS) each run a part of Procedure 2, so its lines are functions of
+their own; ``relabel`` runs them in one place, ``steps.correction`` in a federation. Line numbers
+below are Procedure 2's. Additions to the paper: the guard ``min_class_size``, and a Phase 2 rank
+that may differ from Phase 1's (section V allows it, line 19 does not show it).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TIE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class ClassSubspaces:
-    """The server's spectrum of every class, from its clean images."""
+    """The server's spectrum of every class (section IV): lambda_s^c and Q^c of its clean images."""
 
     spectra: tuple[Spectrum, ...]
 
@@ -46,7 +47,10 @@ class ClassSubspaces:
         return self.spectra[0].dimension
 
     def vectors(self, rank: int | None = None) -> Array:
-        """Return the first ``rank`` directions Q of every class (C, D, rank): the broadcast."""
+        """Return Q_l^c, the first ``rank`` directions of every class (C, D, rank): the broadcast.
+
+        Line 1.
+        """
         rank = self.rank if rank is None else rank
         _check_rank(rank, self.rank)
         xp = array_namespace(self.spectra[0].vectors)
@@ -60,17 +64,18 @@ class Relabeling:
     labels: Array
     """New labels (N,)."""
     phase: Array
-    """1 or 2 per sample (N,): which phase wrote its label."""
+    """1 or 2 per sample (N,): the phase that wrote its label."""
     scores: Mapping[int, Array]
-    """Averaged similarity to every class (C,) per local label; none where the guard applied."""
+    """Averaged similarity to every class (C,) per local label (line 12); none for labels that the
+    guard sent to Phase 2."""
     decided: Mapping[int, int | None]
-    """Per local label the class phase 1 chose, or None where phase 2 had to look at samples."""
+    """Per local label the class that Phase 1 chose, or None where Phase 2 looked at samples."""
 
 
 def class_subspaces(
     features: Array, labels: Array, rank: int, classes: int | None = None
 ) -> ClassSubspaces:
-    """Return the spectrum of every class of the server's clean images.
+    """Return the spectrum of every class of the server's clean images (section IV).
 
     ``classes`` defaults to the largest label + 1. A class with fewer images than ``rank`` keeps
     fewer directions, with a warning.
@@ -91,7 +96,7 @@ def class_subspaces(
 def class_spectra(
     features: Array, labels: Array, rank: int, *, min_class_size: int = 0
 ) -> dict[int, Spectrum]:
-    """Return the spectrum of each local label's samples (Procedure 2, line 5).
+    """Return the spectrum of each local (perhaps noisy) label's samples (lines 4-5).
 
     With ``min_class_size`` above 0, labels with fewer than max(rank, min_class_size) samples are
     left out; with 0 all are in, their rank capped, with a warning, by their number of samples.
@@ -107,7 +112,7 @@ def class_spectra(
 
 
 def server_scores(subspaces: ClassSubspaces, vectors: Array, rank: int) -> Array:
-    """Return r(c, c~) for all classes c (C,), from a client's directions (D, L) (line 9)."""
+    """Return r(c, c~) for all clean classes c (C,) from a client's eigenvectors (D, L) (line 9)."""
     _check_rank(rank, subspaces.rank)
     xp = array_namespace(subspaces.spectra[0].vectors)
     common = min(rank, int(vectors.shape[-1]))
@@ -115,22 +120,25 @@ def server_scores(subspaces: ClassSubspaces, vectors: Array, rank: int) -> Array
 
 
 def client_scores(local: Spectrum, server_vectors: Array, rank: int) -> Array:
-    """Return r(c~, c) for all classes c (C,), from the server's directions (C, D, L) (line 11)."""
+    """Return r(c~, c) for all clean classes c (C,), the reciprocal similarity (line 11).
+
+    From the server's eigenvectors (C, D, L).
+    """
     _check_rank(rank, int(server_vectors.shape[2]))
     return relevance(local, server_vectors[:, :, : min(rank, local.rank)])
 
 
 def decide(scores: Array, threshold: float) -> int | None:
-    """Return the one class whose averaged similarity reaches ``threshold``, else None (line 14)."""
-    candidates = np.flatnonzero(as_numpy(scores) >= threshold)
-    return int(candidates[0]) if len(candidates) == 1 else None
+    """Return the one class whose averaged similarity reaches tau_sim, else None (lines 14-15)."""
+    candidates = np.flatnonzero(as_numpy(scores) >= threshold)  # the set I, line 14
+    return int(candidates[0]) if len(candidates) == 1 else None  # line 15
 
 
 def project(features: Array, server_vectors: Array, labels: Array) -> Array:
-    """Return for each sample the class with the largest projection ||Q^T z|| (Eq. 7).
+    """Return for each sample z the class with the largest projection (Eq. 7, line 19).
 
-    Q is orthonormal, so this is the norm of Q Q^T z. Of classes that tie, the sample's old label
-    wins if it is one of them, else the smallest.
+    Phase 2, sample by sample. Q is orthonormal, so ||Q^T z|| is the norm of Q Q^T z. Of
+    classes that tie, the sample's old label wins if it is one of them, else the smallest.
     """
     old = _checked_labels(labels, features)
     num_classes, dimension, rank = server_vectors.shape
@@ -153,16 +161,16 @@ def apply_decisions(
 ) -> tuple[Array, Array]:
     """Return new labels and the phase that wrote each (lines 15-21).
 
-    Everything is decided from the given labels and written at once: no sample is seen twice.
+    All decisions are made from the given labels and written at once: no sample is relabelled twice.
     Phase 2 uses all columns of ``server_vectors`` (C, D, L2).
     """
     old = _checked_labels(labels, features)
     new, phase = old.copy(), np.full(len(old), 2, dtype=np.int64)
     for label, chosen in decided.items():
         if chosen is not None:
-            new[old == label] = chosen
+            new[old == label] = chosen  # Phase 1, line 16
             phase[old == label] = 1
-    open_ids = np.flatnonzero(phase == 2)
+    open_ids = np.flatnonzero(phase == 2)  # Phase 2, lines 17-20
     if len(open_ids) > 0:
         new[open_ids] = project(_take(features, open_ids), server_vectors, old[open_ids])
     return _labels_like(new, labels), _labels_like(phase, labels)
@@ -187,20 +195,21 @@ def relabel(
     subspaces
         The server's clean classes.
     rank
-        Directions compared in phase 1; None takes all that the subspaces have.
+        l, directions compared in Phase 1; None takes all that the subspaces have.
     projection_rank
-        Directions projected on in phase 2; None takes ``rank``, as line 19 does.
+        Directions projected on in Phase 2; None takes ``rank``, as line 19 does.
     threshold
-        Averaged similarity that exactly one class must reach for phase 1 to rename a local class.
+        tau_sim, the averaged similarity that exactly one class must reach for Phase 1 to rename a
+        local class.
     min_class_size
-        Local classes below max(rank, min_class_size) go to phase 2 (ours); 0 is the paper's rule.
+        Local classes below max(rank, min_class_size) go to Phase 2 (ours); 0 is the paper's rule.
     """
     if not 0.0 <= threshold <= 1.0:
         raise ValueError(f"threshold must be in [0, 1], got {threshold}; similarities lie there")
     rank = subspaces.rank if rank is None else rank
     projection_rank = rank if projection_rank is None else projection_rank
     vectors = subspaces.vectors(max(rank, projection_rank))
-    scores = {
+    scores = {  # line 12
         label: (server_scores(subspaces, local.vectors, rank) + client_scores(local, vectors, rank))
         / 2
         for label, local in class_spectra(

@@ -1,7 +1,8 @@
-"""Which labels are right, judged by losses and by past predictions. N samples, C classes, Q past.
+"""Sample selection: which labels are right, judged by losses and by past predictions.
 
-Small losses (Co-teaching), losses below their mean (CORES2), two Gaussians over scaled losses
-(DivideMix, FedRN), histories of predictions (SELFIE, Joint Optimisation); noisy_label_losses.md.
+Small losses (Co-teaching, SELFIE, Robust FL), the sample sieve (CORES2, FedFixer Eq. 3), the GMM
+over scaled losses (FedRN Eq. 6, DivideMix), label histories (SELFIE, Joint Optimisation). Formulas:
+the papers' pages in raysim/docs/sheets. N samples, C classes, Q past predictions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ ROUNDING = 1e-9
 
 
 def small_loss(losses: np.ndarray, rate: float) -> np.ndarray:
-    """Return which floor((1 - rate) N) losses (N,) are smallest; the lower position wins a tie."""
+    """Return which floor((1 - rate) N) losses (N,) are smallest: the small-loss trick.
+
+    The lower position wins a tie. Co-teaching: R(t) = (1 - eps_t) B.
+    """
     return smallest(losses, math.floor((1.0 - rate) * len(losses) + ROUNDING))
 
 
@@ -30,9 +34,10 @@ def smallest(losses: np.ndarray, count: int) -> np.ndarray:
 
 
 def sieved(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return whose loss CE(f(x), y) is at most the mean over c of CE(f(x), c), (N,); CORES2.
+    """Return whose CE(f(x), y) is at most the mean over c of CE(f(x), c), (N,).
 
-    Only the mean has a floor, as in training (models/losses.py).
+    The sample sieve of CORES2, FedFixer Eq. 3 (which prints <). Only the mean has a floor, as in
+    training (models/losses.py).
     """
     from scipy.special import log_softmax
 
@@ -43,7 +48,7 @@ def sieved(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def unit_range(values: np.ndarray) -> np.ndarray:
-    """Return the values (N,) moved and scaled into [0, 1]; 0.5 where all are equal."""
+    """Return the values (N,) min-max scaled to [0, 1]; 0.5 where all are equal (FedRN Eq. 4)."""
     values = np.asarray(values, dtype=np.float64)
     if not len(values) or np.ptp(values) == 0:
         return np.full(len(values), 0.5)
@@ -52,10 +57,10 @@ def unit_range(values: np.ndarray) -> np.ndarray:
 
 
 def clean_posterior(losses: np.ndarray, *, seed: int = 0, steps: int = 100) -> np.ndarray:
-    """Return how probably each loss (N,) is of the Gaussian of smaller mean, of a mixture of two.
+    """Return p(g | loss) (N,), the posterior of the smaller-mean Gaussian of a GMM (FedRN Eq. 6).
 
-    Losses are scaled to [0, 1] first; ``steps`` of expectation-maximisation at most. 1 where they
-    cannot be told apart (fewer than two, or all equal): nothing speaks against these labels.
+    Losses are scaled to [0, 1] first; EM runs for at most ``steps``. 1 where losses cannot be told
+    apart (fewer than two, or all equal): nothing speaks against these labels.
     """
     scaled = unit_range(losses)
     if len(scaled) < 2 or np.ptp(scaled) == 0:
@@ -69,8 +74,8 @@ def clean_posterior(losses: np.ndarray, *, seed: int = 0, steps: int = 100) -> n
     )
     with threadpool_limits(limits=1), warnings.catch_warnings():  # one: see upper_component
         warnings.simplefilter("ignore", ConvergenceWarning)  # few steps are asked for
-        found: np.ndarray = mixture.fit(scaled[:, None]).predict_proba(scaled[:, None])
-    return found[:, int(np.argmin(mixture.means_[:, 0]))]
+        posterior: np.ndarray = mixture.fit(scaled[:, None]).predict_proba(scaled[:, None])
+    return posterior[:, int(np.argmin(mixture.means_[:, 0]))]
 
 
 # ---- past predictions, oldest first --------------------------------------------------------------
@@ -85,7 +90,10 @@ def appended(history: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def mean_prediction(history: np.ndarray) -> np.ndarray:
-    """Return the mean (N, C) over what a history of probabilities (N, Q, C) holds; 0 if nothing."""
+    """Return the mean (N, C) of the predictions in a history (N, Q, C); 0 where there is none.
+
+    Joint Optimisation's new soft labels.
+    """
     total = history.sum(axis=1, dtype=np.float64)
     filled = (history.sum(axis=2) > 0).sum(axis=1)  # a prediction sums to one
     means: np.ndarray = total / np.maximum(filled, 1)[:, None]
@@ -93,9 +101,9 @@ def mean_prediction(history: np.ndarray) -> np.ndarray:
 
 
 def label_uncertainty(history: np.ndarray, classes: int) -> np.ndarray:
-    """Return F (N,), the entropy of past labels (N, Q) over log C (SELFIE, Eq. 3).
+    """Return F (N,), SELFIE's predictive uncertainty: entropy of past labels (N, Q) over log C.
 
-    Infinite where fewer than Q predictions were made.
+    Infinite where fewer than Q predictions were made. raysim/docs/sheets/selfie.md.
     """
     shares = _label_counts(history, classes) / history.shape[1]
     logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
@@ -104,12 +112,12 @@ def label_uncertainty(history: np.ndarray, classes: int) -> np.ndarray:
 
 
 def majority(history: np.ndarray, classes: int) -> np.ndarray:
-    """Return the most frequent past label (N,); of several the one that was predicted first."""
+    """Return the most frequent past label (N,), SELFIE's refurbished one; of several the first."""
     counts = _label_counts(history, classes)
     often = np.take_along_axis(counts, np.maximum(history, 0), axis=1) * (history != EMPTY)
     first = often.argmax(axis=1)
-    found: np.ndarray = history[np.arange(len(history)), first]
-    return found
+    labels: np.ndarray = history[np.arange(len(history)), first]
+    return labels
 
 
 def _label_counts(history: np.ndarray, classes: int) -> np.ndarray:

@@ -1,6 +1,7 @@
-"""What a server makes of a round's mean besides taking it: FedNova and FedAdam.
+"""Server optimisers: how a round's mean becomes the new model under FedNova and FedAdam.
 
-Arrays are flat float32 parameters (P,); the sums run in float64 and are stored as float32.
+Formulas: raysim/docs/sheets/optimizers.md. Arrays are flat float32 parameters (P,); the sums run in
+float64 and are stored as float32.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ Array = Any
 
 
 def effective_steps(steps: int, momentum: float) -> float:
-    """Return a_k, what ``steps`` SGD steps with ``momentum`` amount to (FedNova; sheet, FedNova).
+    """Return a_k, how many plain SGD steps ``steps`` with ``momentum`` amount to (FedNova).
 
     a = (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho), which is tau without momentum.
     """
@@ -24,7 +25,7 @@ def effective_steps(steps: int, momentum: float) -> float:
 
 
 def fednova(received: Array, direction: Array, steps: float) -> Array:
-    """Return w - tau_eff d, with the mean direction d and mean effective steps tau_eff."""
+    """Return w - tau_eff d, from the mean direction d and the mean of effective steps (FedNova)."""
     new = received.astype(np.float64) - steps * direction.astype(np.float64)
     return new.astype(np.float32)
 
@@ -40,7 +41,7 @@ def fedadam(
     beta2: float,
     tau: float,
 ) -> tuple[Array, Array, Array]:
-    """Return the new weights and both moments (Reddi et al. 2021, Algorithm 2; no bias terms)."""
+    """Return the new weights and both moments (FedAdam, Reddi et al. 2021; no bias correction)."""
     delta = mean.astype(np.float64) - received
     first = beta1 * first + (1.0 - beta1) * delta
     second = beta2 * second + (1.0 - beta2) * delta**2

@@ -1,4 +1,8 @@
-"""Spectral similarity of data sets (FB-NLL Eq. 3-6, Procedure 1).
+"""Spectral similarity of data sets: FB-NLL Eq. 3-6 and Procedure 1, RCC-PFL Eq. 2-5.
+
+First come the equations as printed, in float64. The label correction uses them, and so does the
+grouping where float32 is not enough. Then come the fast forms, in float32, by which clients
+compare themselves in a run (``steps.relevance``). Both agree up to rounding.
 
 Shapes: D dimensions, Q compared directions, J other data sets, K clients.
 """
@@ -7,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace, device
 
 from raysim.core.spectra import EPSILON, Array, Spectrum
@@ -19,15 +23,20 @@ SMALLEST_SHARE = 1e-3
 """Part of the largest square that float32 sums of many terms still know to about 1e-4."""
 
 
+# ---- the equations as printed, float64 -----------------------------------------------------------
+
+
 def response(spectrum: Spectrum, vectors: Array) -> Array:
-    """Return how strongly a data set varies along foreign directions, ||Sigma v_i|| (Eq. 3).
+    """Return e_i = ||Sigma v_i||, the spectral response to foreign eigenvectors (Eq. 3).
+
+    RCC-PFL calls it the estimated eigenvalue (its Eq. 2); Procedure 1, lines 9-11.
 
     Parameters
     ----------
     spectrum
-        The data set that responds.
+        The data set that responds, with its covariance Sigma.
     vectors
-        Directions of one other data set (D, Q) or of several (J, D, Q). A stack made as
+        Eigenvectors of one other data set (D, Q) or of several (J, D, Q). A stack made as
         ``permute_dims(rows, (0, 2, 1))`` of contiguous rows (J, Q, D) is used without a copy.
 
     Returns
@@ -41,9 +50,14 @@ def response(spectrum: Spectrum, vectors: Array) -> Array:
             f"vectors must be ({spectrum.dimension}, Q) or (J, {spectrum.dimension}, Q), got "
             f"shape {tuple(vectors.shape)}; use the same features on both sides"
         )
-    rows = xp.astype(xp.matrix_transpose(vectors), xp.float64, copy=False)
-    norms = _row_response(spectrum, xp.reshape(rows, (-1, spectrum.dimension)))
-    return xp.reshape(norms, tuple(rows.shape[:-1]))
+    stacked = xp.astype(xp.matrix_transpose(vectors), xp.float64, copy=False)
+    rows = xp.reshape(stacked, (-1, spectrum.dimension))  # one product for all vectors
+    if spectrum.factor is not None:
+        mapped = (rows @ spectrum.factor.T) @ spectrum.factor
+    else:
+        mapped = rows @ spectrum.moment  # Sigma is symmetric
+    norms = xp.sqrt(xp.sum(mapped * mapped, axis=1))  # Eq. 3
+    return xp.reshape(norms, tuple(stacked.shape[:-1]))
 
 
 def ratios(spectrum: Spectrum, vectors: Array) -> Array:
@@ -51,7 +65,7 @@ def ratios(spectrum: Spectrum, vectors: Array) -> Array:
 
     Eigenvalues and responses up to D * eps * lambda_1 are rounding noise and count as zero.
     Where both are zero they agree, so s_i = 1: a direction in which neither data set varies
-    does not set them apart.
+    does not set them apart. RCC-PFL Eq. 3; Procedure 1, line 14.
     """
     num_directions = int(vectors.shape[-1])
     if not 1 <= num_directions <= spectrum.rank:
@@ -66,12 +80,21 @@ def ratios(spectrum: Spectrum, vectors: Array) -> Array:
     values = xp.broadcast_to(values, energies.shape)
     low, high = xp.minimum(values, energies), xp.maximum(values, energies)
     ones = xp.ones_like(high)
-    ratio = xp.where(high > 0, low / xp.where(high > 0, high, ones), ones)
+    ratio = xp.where(high > 0, low / xp.where(high > 0, high, ones), ones)  # Eq. 4
     return xp.clip(ratio, min=SMALLEST_RATIO)
 
 
+def _without_noise(values: Array, noise: Array) -> Array:
+    xp = array_namespace(values)
+    return xp.where(values > noise, values, xp.zeros_like(values))
+
+
 def relevance(spectrum: Spectrum, vectors: Array) -> Array:
-    """Return r(k, j), the geometric mean of the ratios s_i, of shape () or (J,) (Eq. 5)."""
+    """Return r(k, j), the geometric mean of the ratios s_i, of shape () or (J,) (Eq. 5).
+
+    The relevance of the data set with these eigenvectors to the one with this spectrum: all of
+    Procedure 1. RCC-PFL Eq. 4.
+    """
     xp = array_namespace(spectrum.values)
     return xp.exp(xp.mean(xp.log(ratios(spectrum, vectors)), axis=-1))
 
@@ -84,11 +107,58 @@ def relevance_by_rank(spectrum: Spectrum, vectors: Array) -> Array:
     return xp.exp(xp.cumulative_sum(logs, axis=-1) / counts)
 
 
-def response_operator(spectrum: Spectrum) -> Array:
-    """Return A (R, D) with ||A v|| = ||Sigma v|| for every v: rows lambda_i u_i, float32.
+def symmetric(r: Array) -> Array:
+    """Return R = (r + r^T) / 2 with unit diagonal (Eq. 6; RCC-PFL Eq. 5)."""
+    if r.ndim != 2 or r.shape[0] != r.shape[1]:
+        raise ValueError(
+            f"r must be square, one row per client, got shape {tuple(r.shape)}; "
+            "stack one row of relevances per client"
+        )
+    xp = array_namespace(r)
+    ids = xp.arange(r.shape[0], device=device(r))
+    return xp.where(ids[:, None] == ids[None, :], xp.ones_like(r), (r + r.T) / 2)
 
-    ``spectrum`` must hold all directions with a nonzero eigenvalue; a truncated one is another
-    quantity. With fewer samples than dimensions A is smaller than Sigma.
+
+def similarity_matrix(spectra: Sequence[Spectrum], rank: int | None = None) -> Array:
+    """Return the similarity matrix R of all clients (K, K) (Eq. 3-6).
+
+    ``rank`` is how many directions are compared; None takes the smallest rank of the spectra.
+    """
+    rank = _common_rank(spectra, rank)
+    xp = array_namespace(spectra[0].vectors)
+    rows = xp.stack([one.vectors[:, :rank].T for one in spectra])  # (K, Q, D)
+    stacked = xp.matrix_transpose(rows)
+    return symmetric(xp.stack([relevance(one, stacked) for one in spectra]))
+
+
+def _common_rank(spectra: Sequence[Spectrum], rank: int | None) -> int:
+    if not spectra:
+        raise ValueError("spectra must hold at least one client, got none; pass one per client")
+    dimensions = sorted({one.dimension for one in spectra})
+    if len(dimensions) > 1:
+        raise ValueError(
+            f"spectra must share one feature dimension, got {dimensions}; "
+            "use the same features for every client"
+        )
+    available = min(one.rank for one in spectra)
+    if rank is None:
+        return available
+    if not 1 <= rank <= available:
+        raise ValueError(
+            f"rank must be in 1..{available}, the smallest rank of the spectra, got {rank}; "
+            "lower rank or leave out clients with few samples"
+        )
+    return rank
+
+
+# ---- the fast forms that a run executes, float32 -------------------------------------------------
+
+
+def response_operator(spectrum: Spectrum) -> Array:
+    """Return A (R, D) with ||A v|| = ||Sigma v|| for every v: rows lambda_i u_i, float32 (Eq. 3).
+
+    ``spectrum`` must hold all directions with a nonzero eigenvalue; a truncated one gives another
+    norm. With fewer samples than dimensions A is smaller than Sigma.
     """
     xp = array_namespace(spectrum.vectors)
     return xp.astype((spectrum.vectors * spectrum.values).T, xp.float32)
@@ -97,8 +167,9 @@ def response_operator(spectrum: Spectrum) -> Array:
 def relevance_block(operator: Array, values: Array, rows: Array) -> Array:
     """Return r(k, j) in float32 for a block of others (J,), from rows (J * Q, D) (Eq. 3-5).
 
-    One product for the whole block. ``values`` are the first Q eigenvalues of the data set that
-    responds; the smallest should be well above float32 rounding of the largest.
+    The fast form of ``relevance``: one product for the whole block. ``values`` are the first Q
+    eigenvalues of the data set that responds; the smallest should be well above float32 rounding
+    of the largest.
     """
     xp = array_namespace(operator, rows)
     mapped = rows @ operator.T
@@ -121,7 +192,7 @@ class QuadraticForm:
 
 
 def quadratic_form(spectrum: Spectrum) -> QuadraticForm:
-    """Return Sigma^2 in half the numbers, and half the work, of Sigma.
+    """Return Sigma^2 in half the numbers, and half the work, of Sigma (Eq. 3).
 
     ``spectrum`` must hold all directions with a nonzero eigenvalue.
     """
@@ -130,11 +201,15 @@ def quadratic_form(spectrum: Spectrum) -> QuadraticForm:
     count = num_leading(spectrum.dimension)
     rest = scaled[:, count:]
     square = rest @ rest.T
-    packed = xp.concat([_row_of_triangle(xp, square, i) for i in range(spectrum.dimension)])
+    triangle = [
+        part
+        for i in range(spectrum.dimension)
+        for part in (square[i, i : i + 1], 2.0 * square[i, i + 1 :])
+    ]
     largest = float(spectrum.values[count]) if spectrum.rank > count else 0.0
     return QuadraticForm(
         xp.astype(scaled[:, :count].T, xp.float32),
-        xp.astype(packed, xp.float32),
+        xp.astype(xp.concat(triangle), xp.float32),
         SMALLEST_SHARE * largest**2,
     )
 
@@ -175,74 +250,25 @@ def quadratic_energies_turned(
 
 
 def relevance_of_energies(values: Array, squares: Array) -> Array:
-    """Return r(k, j) (..., J) from lambda (..., Q) and ||Sigma_k v||^2 (..., J * Q) (Eq. 4-5)."""
+    """Return r(k, j) (..., J) from lambda (..., Q) and ||Sigma_k v||^2 (..., J * Q) (Eq. 4-5).
+
+    The fast form of ``ratios`` and ``relevance``.
+    """
     xp = array_namespace(squares)
     rank = values.shape[-1]
     energies = xp.sqrt(xp.clip(squares, min=0.0))
     energies = xp.reshape(energies, (*squares.shape[:-1], -1, rank))
     values = xp.broadcast_to(xp.astype(values, xp.float32)[..., None, :], energies.shape)
-    ratio = xp.minimum(values, energies) / xp.maximum(values, energies)
-    return xp.exp(xp.mean(xp.log(xp.clip(ratio, min=SMALLEST_RATIO)), axis=-1))
+    ratio = xp.minimum(values, energies) / xp.maximum(values, energies)  # Eq. 4
+    return xp.exp(xp.mean(xp.log(xp.clip(ratio, min=SMALLEST_RATIO)), axis=-1))  # Eq. 5
 
 
-def _row_of_triangle(xp: Any, square: Array, row: int) -> Array:
-    return xp.concat([square[row, row : row + 1], 2.0 * square[row, row + 1 :]])
+def symmetric_in_place(r: np.ndarray) -> np.ndarray:
+    """Return R (Eq. 6) in the memory of r: at K = 10,000 every copy is 400 MB.
 
-
-def symmetric(r: Array) -> Array:
-    """Return R = (r + r^T) / 2 with unit diagonal (Eq. 6)."""
-    if r.ndim != 2 or r.shape[0] != r.shape[1]:
-        raise ValueError(
-            f"r must be square, one row per client, got shape {tuple(r.shape)}; "
-            "stack one row of relevances per client"
-        )
-    xp = array_namespace(r)
-    ids = xp.arange(r.shape[0], device=device(r))
-    return xp.where(ids[:, None] == ids[None, :], xp.ones_like(r), (r + r.T) / 2)
-
-
-def similarity_matrix(spectra: Sequence[Spectrum], rank: int | None = None) -> Array:
-    """Return the symmetric similarity of every two clients, (K, K) (Eq. 3-6).
-
-    ``rank`` is how many directions are compared; None takes the smallest rank of the spectra.
+    The fast form of ``symmetric``.
     """
-    rank = _common_rank(spectra, rank)
-    xp = array_namespace(spectra[0].vectors)
-    rows = xp.stack([one.vectors[:, :rank].T for one in spectra])  # (K, Q, D)
-    stacked = xp.matrix_transpose(rows)
-    return symmetric(xp.stack([relevance(one, stacked) for one in spectra]))
-
-
-def _row_response(spectrum: Spectrum, rows: Array) -> Array:
-    """Return ||Sigma v|| for every row v, by one product of all rows with Sigma."""
-    xp = array_namespace(rows)
-    if spectrum.factor is not None:
-        mapped = (rows @ spectrum.factor.T) @ spectrum.factor
-    else:
-        mapped = rows @ spectrum.moment  # Sigma is symmetric
-    return xp.sqrt(xp.sum(mapped * mapped, axis=1))
-
-
-def _without_noise(values: Array, noise: Array) -> Array:
-    xp = array_namespace(values)
-    return xp.where(values > noise, values, xp.zeros_like(values))
-
-
-def _common_rank(spectra: Sequence[Spectrum], rank: int | None) -> int:
-    if not spectra:
-        raise ValueError("spectra must hold at least one client, got none; pass one per client")
-    dimensions = sorted({one.dimension for one in spectra})
-    if len(dimensions) > 1:
-        raise ValueError(
-            f"spectra must share one feature dimension, got {dimensions}; "
-            "use the same features for every client"
-        )
-    available = min(one.rank for one in spectra)
-    if rank is None:
-        return available
-    if not 1 <= rank <= available:
-        raise ValueError(
-            f"rank must be in 1..{available}, the smallest rank of the spectra, got {rank}; "
-            "lower rank or leave out clients with few samples"
-        )
-    return rank
+    for k in range(len(r)):
+        mean = (r[k, k + 1 :] + r[k + 1 :, k]) / 2
+        r[k, k + 1 :], r[k + 1 :, k], r[k, k] = mean, mean, 1.0
+    return r

@@ -1,4 +1,6 @@
-"""Spectra of uncentred second moments: what a client or a class looks like (FB-NLL Eq. 2).
+"""Spectral decomposition of feature covariances (FB-NLL Eq. 2, RCC-PFL Eq. 1).
+
+The papers' covariance is Phi^T Phi / n, the second moment of the features: no mean is subtracted.
 
 Shapes: N samples, D dimensions, R kept directions.
 """
@@ -22,7 +24,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """Leading eigenpairs of Phi^T Phi / n, together with that matrix or its exact factor."""
+    """A spectral signature: leading eigenpairs of Phi^T Phi / n, and that matrix or its factor."""
 
     values: Array
     """Eigenvalues (R,), descending, none negative."""
@@ -49,7 +51,9 @@ class Spectrum:
 
 
 def spectrum(features: Array, rank: int | None = None, threshold: float | None = None) -> Spectrum:
-    """Return the leading eigenpairs of the uncentred second moment of ``features`` (Eq. 2).
+    """Return the top eigenpairs of the covariance of ``features``, not centred (FB-NLL Eq. 2).
+
+    Algorithm 1, lines 5-6; Procedure 1, lines 4-6.
 
     Parameters
     ----------
@@ -74,15 +78,21 @@ def spectrum(features: Array, rank: int | None = None, threshold: float | None =
     if not bool(xp.all(xp.isfinite(features))):
         raise ValueError("features must be finite, got NaN or infinity; clean them first")
     if num_samples >= dimension:
-        moment = (features.T @ features) / num_samples
+        moment = (features.T @ features) / num_samples  # Sigma, Eq. 2
         values, vectors = _descending_eigenpairs(moment)
         keep = _num_kept(values, rank, threshold)
         return Spectrum(values[:keep], vectors[:, :keep], moment=moment)
     factor = features / math.sqrt(num_samples)
     values, sides = _descending_eigenpairs(factor @ factor.T)
-    values, sides = _without_zeros(values, sides, dimension)
-    if rank is not None and rank > values.shape[0]:
-        _warn_capped(rank, int(values.shape[0]), num_samples)
+    above_noise = values > dimension * EPSILON * values[0]
+    available = max(1, int(xp.sum(xp.astype(above_noise, xp.int64))))
+    values, sides = values[:available], sides[:, :available]
+    if rank is not None and rank > available:
+        warnings.warn(
+            f"rank {rank} is more than {num_samples} samples can carry; "
+            f"continuing with rank {available}",
+            stacklevel=2,
+        )
     keep = _num_kept(values, rank, threshold)
     return Spectrum(values[:keep], _lift(factor, sides[:, :keep]), factor=factor)
 
@@ -113,13 +123,6 @@ def _descending_eigenpairs(matrix: Array) -> tuple[Array, Array]:
     return xp.flip(values, axis=0), xp.flip(vectors, axis=1)
 
 
-def _without_zeros(values: Array, sides: Array, dimension: int) -> tuple[Array, Array]:
-    xp = array_namespace(values)
-    above_noise = values > dimension * EPSILON * values[0]
-    keep = max(1, int(xp.sum(xp.astype(above_noise, xp.int64))))
-    return values[:keep], sides[:, :keep]
-
-
 def _lift(factor: Array, sides: Array) -> Array:
     """Return the D-dimensional unit eigenvectors that belong to Gram-side ones (N, R).
 
@@ -140,14 +143,6 @@ def _num_kept(values: Array, rank: int | None, threshold: float | None) -> int:
         return keep
     strong = values >= threshold * values[0]
     return min(keep, int(xp.sum(xp.astype(strong, xp.int64))))
-
-
-def _warn_capped(rank: int, available: int, num_samples: int) -> None:
-    warnings.warn(
-        f"rank {rank} is more than {num_samples} samples can carry; "
-        f"continuing with rank {available}",
-        stacklevel=3,
-    )
 
 
 def _check_features(features: Array) -> None:

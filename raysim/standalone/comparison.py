@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from raysim.core.similarity import symmetric_in_place
 from raysim.protocols import Client
-from raysim.steps.grouping import GroupingSettings, symmetric_in_place
+from raysim.steps.grouping import GroupingSettings
 from raysim.steps.layouts import BLOCK
 from raysim.steps.relevance import relevance_together, spectrum_task, vectors_task
 

@@ -209,7 +209,7 @@ def summary(found: Clusters) -> dict[str, Any]:
 
 def _auto(auto: GroupCount) -> dict[str, Any]:
     return {
-        "confidence": auto.confidence,
+        "confidence": auto.stability,
         "repetitions": REPETITIONS,
         "best": auto.best,
         "clarity": round(auto.clarity, 6),

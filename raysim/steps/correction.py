@@ -1,4 +1,8 @@
-"""One-shot label repair against the server's class subspaces: FB-NLL Procedure 2 (Eq. 7)."""
+"""Noisy label detection and correction in a federation: FB-NLL Procedure 2 (Eq. 7).
+
+Algorithm 1, line 20. Once, before training, against the server's clean class subspaces. Line
+numbers below are Procedure 2's; what each computes is in ``core.relabeling``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ from raysim.steps.local_training import current_labels
 from raysim.steps.relevance import WIRE
 
 CHUNK = 1000
-"""Clients whose class vectors are at the server at the same time."""
+"""Clients whose class eigenvectors are at the server at the same time."""
 
 
 @settings
@@ -97,7 +101,7 @@ class CorrectSettings:
 
 
 def correct_labels(how: CorrectionSettings) -> Step:
-    """Return the step that repairs every client's labels once."""
+    """Return the step that corrects every client's labels once."""
 
     def step(context: Context, state: State) -> State:
         clean = {"features": context.server_features("correction"), "labels": context.clean[1]}
@@ -106,7 +110,7 @@ def correct_labels(how: CorrectionSettings) -> Step:
             choose_knobs, clean=handle, how=how, seed=context.config.seed
         )
         shared = {"arrays": context.config.arrays, **knobs}
-        reference = context.federation.serve(reference_vectors, clean=handle, **shared)
+        reference = context.federation.serve(reference_vectors, clean=handle, **shared)  # line 1
         subspaces = context.federation.put({"vectors": reference})
         clients = context.federation.clients
         context.sent("down", "class subspaces", len(clients) * reference.nbytes)
@@ -149,16 +153,16 @@ def choose_knobs(*, clean: Tree, how: CorrectionSettings, seed: int) -> dict[str
     if None in knobs.values():
         rng = stream(seed, "calibration")
         ranks = RANKS if how.rank is None else (how.rank,)
-        found = calibrate(clean["features"], clean["labels"], rng, ranks=ranks)
+        calibration = calibrate(clean["features"], clean["labels"], rng, ranks=ranks)
         for name in ("rank", "projection_rank", "threshold"):
-            knobs[name] = getattr(found, name) if knobs[name] is None else knobs[name]
+            knobs[name] = getattr(calibration, name) if knobs[name] is None else knobs[name]
     return knobs
 
 
 def reference_vectors(
     *, clean: Tree, rank: int, projection_rank: int, arrays: Any, **_: Any
 ) -> np.ndarray:
-    """Return the class subspaces Q (C, D, max(l, l2)) that the server sends to all (line 1)."""
+    """Return the class subspaces Q_l (C, D, max(l, l2)) that the server sends to all (line 1)."""
     return to_numpy(_subspaces(clean, max(rank, projection_rank), arrays).vectors()).astype(WIRE)
 
 
@@ -170,7 +174,7 @@ def score_uploads(
     arrays: Any,
     **_: Any,
 ) -> dict[int, dict[int, np.ndarray]]:
-    """Return r(c, c~) of every uploaded class against every clean class (lines 9-10)."""
+    """Return r(c, c~) of every uploaded class c~ with every clean class c (lines 9-10)."""
     subspaces = _subspaces(clean, rank, arrays)
     places = [(k, c) for k, own in uploads.items() for c in own]
     widths = np.array([uploads[k][c].shape[1] for k, c in places])
@@ -179,8 +183,8 @@ def score_uploads(
         same = [places[i] for i in np.flatnonzero(widths == width)]
         rows = np.stack([uploads[k][c].T for k, c in same])  # (J, L, D): one product per class
         stacked = on_device(rows.astype(np.float64), arrays)
-        found = to_numpy(server_scores(subspaces, stacked.swapaxes(1, 2), subspaces.rank))
-        for (k, c), column in zip(same, found.T.astype(WIRE), strict=True):
+        r = to_numpy(server_scores(subspaces, stacked.swapaxes(1, 2), subspaces.rank))  # line 9
+        for (k, c), column in zip(same, r.T.astype(WIRE), strict=True):
             scores[k][c] = column
     return scores
 
@@ -196,7 +200,7 @@ def class_vectors_task(
 def relabel_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, dict[str, Any]]:
-    """Decide every local class from the original labels and write all new labels at once."""
+    """Reply with the new labels: decide every local class, then write all at once (lines 11-21)."""
     before = current_labels(client, memory)
     features, labels = _features_and_labels(client, memory, arguments)
     vectors = on_device(arguments["subspaces"]["vectors"].astype(np.float64), arguments["arrays"])
@@ -209,7 +213,7 @@ def relabel_task(
     richer = vectors[:, :, : min(arguments["projection_rank"], width)]
     corrected, _ = apply_decisions(features, labels, decided, richer)  # lines 15-21
     new = to_numpy(corrected)
-    client.scratch.pop("class spectra", None)  # done with it: C x D x D numbers per client
+    client.scratch.pop("class spectra", None)  # no longer needed: C x D x D numbers per client
     return {**memory, "labels": new}, {"before": before, "labels": new, "decided": decided}
 
 

@@ -1,6 +1,7 @@
-"""One-shot grouping from features alone: FB-NLL Algorithm 1, steps 1-3 (Eq. 2-6).
+"""One-shot clustering of clients by their features: FB-NLL Algorithm 1, lines 3-18 (Eq. 2-6).
 
-No label is touched.
+Steps 1-3 of the algorithm, without a label; RCC-PFL Procedure 1 (Eq. 1-5). What clients compute is
+in ``steps.relevance``, the equations in ``core.spectra`` and ``core.similarity``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from raysim.core.clustering import cluster
 from raysim.core.group_count import FEWEST_CLIENTS, GroupCount, choose_count
 from raysim.core.landmarks import choose_landmarks, group_by_landmarks, landmark_similarity
+from raysim.core.similarity import symmetric_in_place
 from raysim.core.spectra import Spectrum
 from raysim.errors import ConfigError
 from raysim.protocols import ClientId, Context, State, Step
@@ -39,7 +41,7 @@ class GroupingSettings:
 
     groups: int | Literal["auto"] | None = None
     """M; null: the partition's number of tasks; auto: what the dendrogram shows
-    (``core.group_count``), with how sure it is in the record."""
+    (``core.group_count``); the record says how stable that is."""
     rank: int | Literal["auto", "threshold", "full"] = "auto"
     """q, eigenvectors compared.
 
@@ -172,7 +174,7 @@ def _label_all_pairs(context: Context, how: GroupingSettings) -> np.ndarray:
     count = how.count(context.config)
     if count is None:
         return _found_count(context, how, similarity, context.federation.clients, rank).groups
-    return cluster(similarity, count, linkage=how.linkage)  # HAC on R
+    return cluster(similarity, count, linkage=how.linkage)  # HAC on R, line 18
 
 
 def _label_by_landmarks(context: Context, how: GroupingSettings) -> np.ndarray:
@@ -194,29 +196,29 @@ def _found_count(
     on: Sequence[ClientId],
     rank: int,
 ) -> GroupCount:
-    """Return how many groups the clients ``on`` show; each sends one number about itself."""
+    """Return how many groups the clients ``on`` show; each sends its similarity with itself."""
     seed = context.config.seed
     shared = {"arrays": context.config.arrays, "rank": rank, "seed": seed}
     own = context.federation.map(self_task, on=on, **shared)
     context.sent("up", "self_similarity", len(own) * np.dtype(WIRE).itemsize)
-    found = choose_count(
+    auto = choose_count(
         similarity, np.array([*own.values()]), how.linkage, rng=stream(seed, "group_count")
     )
-    scores = {str(m): round(score, 6) for m, score in found.scores.items()}
-    clear = round(found.clarity, 6)
-    sure = {"count": found.count, "confidence": found.confidence, "clarity": clear}
+    scores = {str(m): round(score, 6) for m, score in auto.scores.items()}
+    clear = round(auto.clarity, 6)
+    sure = {"count": auto.count, "confidence": auto.stability, "clarity": clear}
     context.record(auto={**sure, "scores": scores})
-    return found
+    return auto
 
 
 def exchange(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
     """Return the similarity matrix R (Eq. 6) of all clients and the common rank q."""
     rows, rank = _uploaded(context, how)
     count = len(rows)
-    context.sent("down", "eigenvectors", (count - 1) * rows.nbytes)  # relayed by the server
-    answers = _answers(context, how, context.federation.clients, rows)
-    context.sent("up", "relevance", count * (count - 1) * np.dtype(WIRE).itemsize)
-    return symmetric_in_place(np.stack(answers)), rank
+    context.sent("down", "eigenvectors", (count - 1) * rows.nbytes)  # line 11, by the server
+    answers = _answers(context, how, context.federation.clients, rows)  # lines 9-12
+    context.sent("up", "relevance", count * (count - 1) * np.dtype(WIRE).itemsize)  # line 13
+    return symmetric_in_place(np.stack(answers)), rank  # line 17
 
 
 def exchange_with_landmarks(
@@ -231,7 +233,7 @@ def exchange_with_landmarks(
     clients, count = context.federation.clients, how.landmarks
     chosen = choose_landmarks(len(rows), count, stream(context.config.seed, "landmarks"))
     others = np.setdiff1d(np.arange(len(rows)), chosen)
-    pairs = count * (len(rows) - 1) + len(others) * count  # (who answers, to whom), not oneself
+    pairs = count * (len(rows) - 1) + len(others) * count  # who answers to whom; not to oneself
     context.sent("down", "eigenvectors", pairs * rows[0].nbytes)
     of_landmarks = np.stack(_answers(context, how, [clients[i] for i in chosen], rows))
     to_landmarks = np.empty((len(rows), count), dtype=WIRE)
@@ -243,7 +245,7 @@ def exchange_with_landmarks(
 
 
 def _uploaded(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
-    """Return every client's eigenvectors as rows (K, Q, D), and the rank Q they agreed on."""
+    """Return every client's eigenvectors as rows (K, Q, D), and the common rank Q (lines 4-7)."""
     federation = context.federation
     shared = {"how": how, "arrays": context.config.arrays}
     ranks = federation.map(spectrum_task, **shared)
@@ -259,7 +261,7 @@ def _uploaded(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]
 def _answers(
     context: Context, how: GroupingSettings, on: Sequence[ClientId], rows: np.ndarray
 ) -> list[np.ndarray]:
-    """Return r(k, .) against ``rows`` for the clients ``on``, in order of their id."""
+    """Return r(k, .) to the eigenvectors ``rows`` for the clients ``on``, by id (lines 9-12)."""
     federation = context.federation
     handle = federation.put({"rows": rows})
     shared = {"how": how, "arrays": context.config.arrays, "rank": rows.shape[1]}
@@ -268,9 +270,9 @@ def _answers(
 
 
 def _curve(context: Context, how: GroupingSettings, groups: Mapping[ClientId, int]) -> np.ndarray:
-    """Return the mean R in and between ``groups`` by number of eigenvectors (Q, 2), NaN: no pair.
+    """Return the mean R in and between ``groups`` by number of eigenvectors (Q, 2) (FB-NLL Fig. 5).
 
-    R is the mean of both directions, so its mean over pairs is that of r.
+    R is the mean of both directions, so its mean over pairs is that of r. NaN: there is no pair.
     """
     federation = context.federation
     shared = {"how": how, "arrays": context.config.arrays}
@@ -285,16 +287,8 @@ def _curve(context: Context, how: GroupingSettings, groups: Mapping[ClientId, in
     return np.divide(total, pairs, out=np.full(total.shape, np.nan), where=pairs > 0)
 
 
-def symmetric_in_place(r: np.ndarray) -> np.ndarray:
-    """Return R (Eq. 6) in the memory of r: at K = 10,000 every copy is 400 MB."""
-    for k in range(len(r)):
-        mean = (r[k, k + 1 :] + r[k + 1 :, k]) / 2
-        r[k, k + 1 :], r[k + 1 :, k], r[k, k] = mean, mean, 1.0
-    return r
-
-
 def _warn_if_capped(ranks: Mapping[int, int], how: GroupingSettings, *, dimension: int) -> None:
-    """Say when a client with few samples lowers the rank of everyone."""
+    """Warn when a client with few samples lowers the rank of everyone."""
     client, rank = min(ranks.items(), key=lambda item: (item[1], item[0]))
     wanted = {
         "full": dimension,

@@ -1,8 +1,9 @@
-"""Places in one product of many clients where all of them get the same bits.
+"""Where clients may sit in one product of many, so that each gets the same bits in any company.
 
-BLAS takes other paths for other shapes, and some of its kernels (OpenBLAS's for AVX2) also for rows
-at other places of one product. So blocks have one shape, and clients sit only where equal forms
-are found to give equal answers: a client's bits do not depend on who shares its block.
+BLAS computes other shapes differently, and some of its kernels (OpenBLAS's for AVX2) do so for rows
+at other places of one product too. So blocks have one shape, and clients sit only at places where
+equal forms were found to give equal answers: a client's bits do not depend on its neighbours.
+Serves Eq. 3 of FB-NLL in the form of ``core.similarity.quadratic_energies``.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from raysim.seeding import stream
 from raysim.steps.arrays import on_device, to_numpy
 
 BLOCK = 256
-"""Clients per block at most, those that only fill it up included."""
+"""Most clients per block, padding included."""
 STEP = 16
 """Smaller blocks are multiples of this."""
 TRIED = 64
-"""Answers by which two places are compared, at least: one may agree by chance."""
+"""Fewest answers by which two places are compared: a single one may agree by chance."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Layout:
     """How blocks are multiplied, and where clients sit in them."""
 
     energies: Callable[..., Any]
-    """``quadratic_energies`` or the same turned."""
+    """``quadratic_energies`` or ``quadratic_energies_turned``."""
     block: int
     places: tuple[int, ...]
 
@@ -45,9 +46,9 @@ class Layout:
 def block_layout(
     clients: int, num_leading: int, dimension: int, num_columns: int, arrays: Any
 ) -> Layout:
-    """Return the layout with most places for forms and vectors of this shape, on this machine.
+    """Return the layout with the most places for forms and vectors of this shape, on this machine.
 
-    ``clients`` are those of all actors, so that all use the same.
+    ``clients`` counts those of all actors, so that all actors use the same layout.
     """
     block = min(-(-clients // STEP) * STEP, BLOCK)
     shape = (block, num_leading, dimension, num_columns)
@@ -77,10 +78,10 @@ def equal_places(
         drawn = rng.normal(size=(dimension, num_columns)).astype(np.float32)
         columns = on_device(drawn, arrays)
         forms = (on_device(leading, arrays), on_device(packed, arrays))
-        found = to_numpy(energies(*forms, columns, pair_products(columns)))
-        answers = [before + own.tobytes() for before, own in zip(answers, found, strict=True)]
+        rows = to_numpy(energies(*forms, columns, pair_products(columns)))
+        answers = [before + row.tobytes() for before, row in zip(answers, rows, strict=True)]
     most, _ = Counter(answers).most_common(1)[0]
-    return tuple(place for place, own in enumerate(answers) if own == most)
+    return tuple(place for place, answer in enumerate(answers) if answer == most)
 
 
 def _repeated(rng: np.random.Generator, shape: tuple[int, ...], count: int) -> np.ndarray:

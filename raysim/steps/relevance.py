@@ -1,6 +1,7 @@
-"""What clients do in the exchange of spectra (FB-NLL Eq. 2-5).
+"""The clients' part of the similarity exchange: FB-NLL Algorithm 1, lines 4-14 (Eq. 2-5).
 
-They offer eigenvectors and answer to those of others. No label is touched.
+They offer eigenvectors and reply with their relevance r(k, j) to those of others, by the fast forms
+of ``core.similarity`` where float32 is enough. No label is touched.
 """
 
 from __future__ import annotations
@@ -43,22 +44,22 @@ FLOAT32_RANGE = 1e-3
 
 
 def spectrum_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, int]:
-    """Reply with the number of eigenvectors this client can offer."""
+    """Reply with how many eigenvectors this client can offer (rank q, FB-NLL section V)."""
     return memory, int(_own(client, arguments).vectors.shape[1])
 
 
 def vectors_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
-    """Reply with the top-q eigenvectors; eigenvalues stay here (Eq. 2)."""
+    """Reply with the top-q eigenvectors V_k; eigenvalues stay here (Eq. 2; lines 6, 11)."""
     return memory, _own(client, arguments).vectors[:, : arguments["rank"]]
 
 
 def relevance_together(
     clients: Sequence[Client], memories: Sequence[Tree], arguments: Sequence[Mapping[str, Any]]
 ) -> Iterator[Stacked]:
-    """Answer for all clients of an actor; the others come in tiles that stay in the cache."""
+    """Answer for all clients of an actor (Eq. 3-5); the others come in tiles that fit the cache."""
     shared = arguments[0]
     rows, arrays, rank = shared["others"]["rows"], shared["arrays"], shared["rank"]
-    found = np.empty((len(clients), len(rows)), dtype=WIRE)
+    r = np.empty((len(clients), len(rows)), dtype=WIRE)
     answering = {i: _answering(client, shared) for i, client in enumerate(clients)}
     for client in clients:
         client.scratch.pop("own", None)  # its last use: many numbers per client
@@ -72,15 +73,15 @@ def relevance_together(
             if isinstance(own, _Own):
                 blocks[i] = relevance_block(own.operator, own.values[:rank], sent)
             if i in blocks:
-                found[i, tile.place] = to_numpy(blocks[i])[: tile.known]
+                r[i, tile.place] = to_numpy(blocks[i])[: tile.known]
             else:
                 exactly.setdefault(i, []).append(tile)
-    for i, tiles in exactly.items():  # float32 would not do
+    for i, tiles in exactly.items():  # float32 is not enough
         full = truncate(_spectrum(clients[i], arrays), rank)
         for tile in tiles:
             exact = relevance(full, _stack(tile.vectors, rank, arrays))
-            found[i, tile.place] = to_numpy(exact)[: tile.known]
-    yield Stacked(tuple(client.id for client in clients), tuple(found))
+            r[i, tile.place] = to_numpy(exact)[: tile.known]
+    yield Stacked(tuple(client.id for client in clients), tuple(r))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +100,7 @@ class _Tile:
 
 
 def _tiles(rows: np.ndarray) -> Iterator[_Tile]:
-    """Cut everyone's vectors (K, Q, D) into tiles."""
+    """Yield everyone's vectors (K, Q, D) in tiles."""
     count, rank, dimension = rows.shape
     size = min(_clients_per_tile(dimension, rank), count)
     for start in range(0, count, size):
@@ -110,7 +111,7 @@ def _tiles(rows: np.ndarray) -> Iterator[_Tile]:
 
 @stacked(relevance_together)
 def relevance_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
-    """Reply with this client's row r(k, .) against everyone's eigenvectors (Eq. 3-5)."""
+    """Reply with this client's row r(k, .) to everyone's eigenvectors (Eq. 3-5; lines 12-13)."""
     (part,) = relevance_together([client], [memory], [arguments])
     return memory, part.replies[0]
 
@@ -118,17 +119,17 @@ def relevance_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -
 def curve_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
     """Reply with sums of r(k, .) over clients of the own and of other groups, by rank (Q, 2).
 
-    Of the first 1, 2, ..., Q eigenvectors (FB-NLL Fig. 5); a diagnosis, not a message.
+    By the first 1, 2, ..., Q eigenvectors (FB-NLL Fig. 5): a diagnosis that no protocol sends.
     """
     arrays, groups = arguments["arrays"], arguments["groups"]
     rows = arguments["others"]["rows"]
     others = _stack(rows.reshape(-1, rows.shape[2]), rows.shape[1], arrays)
-    found = to_numpy(relevance_by_rank(_spectrum(client, arrays), others))
+    r = to_numpy(relevance_by_rank(_spectrum(client, arrays), others))
     ids = np.array(sorted(groups))
     same = np.array([groups[k] == groups[client.id] for k in ids])
     client.scratch.pop("own", None)  # made for a rank of its own
-    own = found[same & (ids != client.id)].sum(axis=0)
-    return memory, np.stack([own, found[~same].sum(axis=0)], axis=1)
+    within = r[same & (ids != client.id)].sum(axis=0)
+    return memory, np.stack([within, r[~same].sum(axis=0)], axis=1)
 
 
 def self_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, Any]:
@@ -146,7 +147,7 @@ def self_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tup
 
 
 def halves(num_samples: int, seed: int, client: ClientId) -> tuple[np.ndarray, np.ndarray]:
-    """Return two random halves of a client's samples, ascending; one sample is in both."""
+    """Return two random halves of a client's samples, ascending; a single sample is in both."""
     order = stream(seed, "halves", client).permutation(num_samples)
     middle = num_samples // 2
     first, second = np.sort(order[middle:]), np.sort(order[:middle])
@@ -155,7 +156,7 @@ def halves(num_samples: int, seed: int, client: ClientId) -> tuple[np.ndarray, n
 
 @dataclass(frozen=True, eq=False)
 class _Own:
-    """What a client keeps of its spectrum: a tenth of the whole, which can be made again."""
+    """What a client keeps of its spectrum: a tenth of it; the rest can be computed again."""
 
     values: Any
     """All eigenvalues (R,)."""
@@ -188,7 +189,7 @@ class _Stack:
 
     layout: Layout
     clients: tuple[int | None, ...]
-    """Who sits at each place of each block."""
+    """The client at each place of each block."""
     values: Any
     """First Q eigenvalues (B, Q)."""
     leading: Any
@@ -227,10 +228,10 @@ class _Stack:
         )
 
     def blocks(self, tile: _Tile, arrays: Any) -> dict[int, Any]:
-        """Return r(k, .) by place, without clients for which a vector is too faint for float32."""
+        """Return r(k, .) by client, but for those whose response is too faint for float32."""
         columns = on_device(np.ascontiguousarray(tile.vectors.T), arrays)
         products = pair_products(columns)
-        found: dict[int, Any] = {}
+        r: dict[int, Any] = {}
         for start in range(0, len(self.floors), self.layout.block):
             own = slice(start, start + self.layout.block)
             squares = self.layout.energies(
@@ -240,12 +241,12 @@ class _Stack:
             faint = to_numpy(array_namespace(squares).min(squares, axis=1)) < self.floors[own]
             for b, i in enumerate(self.clients[own]):
                 if i is not None and not faint[b]:
-                    found[i] = block[b, :]
-        return found
+                    r[i] = block[b, :]
+        return r
 
 
 def _seated(clients: Sequence[int], layout: Layout) -> tuple[int | None, ...]:
-    """Return the clients at the places of as many blocks as they need, None elsewhere."""
+    """Return who sits at each place, in as many blocks as needed; None where nobody does."""
     seats: list[int | None] = []
     room = len(layout.places)
     for start in range(0, len(clients), room):
@@ -257,7 +258,7 @@ def _seated(clients: Sequence[int], layout: Layout) -> tuple[int | None, ...]:
 def _layout(rows: np.ndarray, arrays: Any, clients: int | None) -> Layout:
     """Return the layout of blocks that answer to vectors (J, Q, D), tile by tile.
 
-    ``clients`` are all that answer, on whatever actor; None: as many as ask.
+    ``clients`` is the number of all that answer, on whatever actor; None: as many as ask.
     """
     count, rank, dimension = rows.shape
     size = min(_clients_per_tile(dimension, rank), count)
@@ -273,7 +274,7 @@ def _clients_per_tile(dimension: int, rank: int) -> int:
 
 
 def _answering(client: Client, arguments: Mapping[str, Any]) -> _Own | Spectrum:
-    """Return what answers for a client: float32, or the whole spectrum where that would not do."""
+    """Return what answers for a client: float32 forms, or its spectrum if those fall short."""
     own, rank = _own(client, arguments), arguments["rank"]
     values = to_numpy(own.values)
     if values[rank - 1] > FLOAT32_RANGE * values[0]:
@@ -287,5 +288,5 @@ def _stack(rows: np.ndarray, rank: int, arrays: Any) -> Any:
 
 
 def _spectrum(client: Client, arrays: Any) -> Spectrum:
-    """Return all eigenpairs of the client's features (Eq. 2)."""
+    """Return all eigenpairs of the covariance of the client's features (Eq. 2; line 5)."""
     return spectrum(on_device(client.world.features("grouping", client.sample_ids), arrays))

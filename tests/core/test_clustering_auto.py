@@ -94,7 +94,7 @@ def test_four_clients_in_two_pairs():
     found = choose_count(matrix, np.full(4, 0.9), rng=stream(0, "test"))
 
     # Without one of them: a pair and one alone, which still is the best cut.
-    assert (found.count, found.confidence, found.best) == (2, 1.0, 2)
+    assert (found.count, found.stability, found.best) == (2, 1.0, 2)
     assert found.groups.tolist() == [0, 0, 1, 1]
 
 
@@ -118,7 +118,7 @@ def test_made_up_tasks_are_counted(num_tasks, num_clients):
     found = choose_count(similarity, own, rng=stream(0, "test"), repetitions=10)
 
     assert adjusted_rand(found.groups, tasks) == 1.0
-    assert found.confidence >= 0.9
+    assert found.stability >= 0.9
 
 
 @pytest.mark.parametrize("num_tasks", [1, 2, 3])
@@ -146,8 +146,8 @@ def test_unclear_groups_are_not_confident():
     sure = choose_count(clear, np.full(15, 0.9), rng=stream(0, "test"))
     unsure = choose_count(vague, np.full(15, 0.9), rng=stream(0, "test"))
 
-    assert (sure.count, sure.confidence) == (3, 1.0)
-    assert unsure.confidence < 0.8
+    assert (sure.count, sure.stability) == (3, 1.0)
+    assert unsure.stability < 0.8
 
 
 def test_parts_that_disagree_take_the_confidence_away():
@@ -157,7 +157,7 @@ def test_parts_that_disagree_take_the_confidence_away():
 
     found = choose_count(matrix, own, rng=stream(0, "t"), parts=[matrix, other], repetitions=20)
 
-    assert (found.count, found.confidence) == (2, 0.5)  # every second repetition sees no groups
+    assert (found.count, found.stability) == (2, 0.5)  # every second repetition sees no groups
 
 
 def test_a_client_alone_beside_groups_is_a_group():
@@ -183,14 +183,14 @@ def test_the_same_stream_gives_the_same_answer():
 
     first, second = (choose_count(matrix, np.full(15, 0.9), rng=stream(4, "t")) for _ in range(2))
 
-    assert first.confidence == second.confidence
+    assert first.stability == second.stability
     assert first.scores == second.scores
 
 
 def test_equal_clients_have_one_group():
     found = choose_count(np.ones((5, 5)), np.ones(5), rng=stream(0, "test"))
 
-    assert (found.count, found.confidence) == (1, 1.0)
+    assert (found.count, found.stability) == (1, 1.0)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -216,7 +216,7 @@ def test_tasks_of_the_digits_are_counted(num_tasks, digit_features):
     found = choose_count(*compared([rows[ids] for ids in clients], 10), rng=stream(0, "test"))
 
     assert found.groups.tolist() == np.repeat(np.arange(num_tasks), 15 // num_tasks).tolist()
-    assert found.confidence >= 0.9
+    assert found.stability >= 0.9
 
 
 @pytest.fixture(scope="module")
@@ -246,4 +246,4 @@ def test_tasks_of_mnist_are_counted(num_tasks, real_data):
     found = choose_count(*compared([rows[ids] for ids in clients], 10), rng=stream(0, "test"))
 
     assert found.groups.tolist() == np.repeat(np.arange(num_tasks), 12 // num_tasks).tolist()
-    assert found.confidence >= 0.9
+    assert found.stability >= 0.9
