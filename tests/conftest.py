@@ -6,8 +6,10 @@ import fcntl
 import functools
 import os
 import pty
+import shutil
 import struct
 import subprocess
+import tempfile
 import termios
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -45,12 +47,18 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ray_session(_own_cache: None) -> Iterator[None]:
-    """One Ray session for all tests of this process, with room for five actors."""
+    """One Ray session for all tests of this process, with room for five actors.
+
+    It has a folder of its own, since pytest-xdist's workers start one each.
+    """
     import ray
 
-    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
+    folder = tempfile.mkdtemp(prefix="rs")  # short: sockets live below it
+    options = {"include_dashboard": False, "log_to_driver": False}
+    ray.init(address="local", num_cpus=8, _temp_dir=folder, **options)
     yield
     ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 ACTIVE = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ("tools/setup.sh", "tools/demo", "tools/test", ".ci/run")
 BASH = shutil.which("bash") or "bash"
+SHOWN = "-p progress -n 2 --dist loadfile --durations=15"
+"""How tools/test shares and shows the tests."""
 
 STUB = """#!{bash}
 # Plays python: venv and pip only leave traces, anything else is real.
@@ -160,7 +163,7 @@ def test_short_suite_leaves_the_long_part_out_and_returns_pytests_code(checkout)
 
     *linters, pytest_line = checkout.lines()
     assert linters == ["ruff", "ruff", "mypy"]
-    assert pytest_line.startswith("pytest short")
+    assert pytest_line.startswith(f"pytest short -p require_all {SHOWN} ")
     assert "-m not slow and not cluster and not gpu tests/core -k some thing" in pytest_line
     assert done.returncode == 5
     assert "in all" in done.stdout
@@ -169,14 +172,18 @@ def test_short_suite_leaves_the_long_part_out_and_returns_pytests_code(checkout)
 def test_long_suite_requires_everything_but_a_gpu(checkout, tmp_path):
     checkout.set_up()
     checkout.lines()
-    for name in ("ip", "pgrep"):  # present, so that nothing is installed on this machine
-        (tmp_path / name).write_text(f"#!{BASH}\n")
+    needed = re.search(r"^needed=\((.*)\)$", (ROOT / "tools/test").read_text(), re.MULTILINE)[1]
+    commands = [pair.split(":")[0] for pair in needed.split()]
+    for name in [*commands, "apt-get"]:  # present, so that nothing is installed on this machine
+        (tmp_path / name).write_text(f"#!{BASH}\ntouch {tmp_path}/called-{name}\n")
         (tmp_path / name).chmod(0o755)
 
     done = checkout.run("test", "--all", PATH=f"{tmp_path}:{os.environ['PATH']}")
 
-    assert checkout.lines()[-1] == "pytest 1 -p require_all -m not gpu"
+    assert checkout.lines()[-1] == f"pytest 1 -p require_all {SHOWN} -m not gpu"
     assert done.returncode == 0
+    assert "sshd" in commands
+    assert not (tmp_path / "called-apt-get").exists()
 
 
 def test_a_linters_complaint_stops_the_suite(checkout):
@@ -188,7 +195,6 @@ def test_a_linters_complaint_stops_the_suite(checkout):
 
 
 def test_constraints_pin_every_direct_dependency_and_name_no_host():
-    import re
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
