@@ -1,17 +1,17 @@
 """Who holds which training sample: the server's clean set, then the clients; a file per kind."""
 
-from raysim.data.partition.file import FilePartition
-from raysim.data.partition.given import GivenPartition
+from raysim.data.partition.file import FilePartition, GivenPartition
 from raysim.data.partition.split import (
     PARTITIONS,
     Partition,
     Split,
     TaskTable,
     check_split,
+    clients_per_task,
     draw_clean_set,
     floor_share,
 )
-from raysim.data.partition.tasks import TaskPartition, classes_in_order, clients_per_task
+from raysim.data.partition.tasks import TaskPartition, classes_in_order
 
 __all__ = [
     "PARTITIONS",

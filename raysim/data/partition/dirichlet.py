@@ -1,33 +1,39 @@
-"""Each class (or block) cut by Dirichlet shares over all clients (ClipFL, FedRN).
+"""Samples of a class by Dirichlet shares of the clients (ClipFL, FedRN; FedCorr, FedFixer).
 
-partitions_and_noise.md sections 7 and 8: a client that already has N / K samples gets none of the
-next class, and everything is drawn again until the smallest client is large enough.
+ClipFL and FedRN cut each class (or block) over all clients: one that already has N / K samples gets
+none of the next class. In FedCorr and FedFixer a client has some classes only (Xu et al., CVPR
+2022). Everything is drawn again until the smallest client is large enough; in FedCorr's way, and
+with classes that no client has, that is ours: the released code has neither guard.
 """
-# N samples, K clients, P parts: classes or blocks
+# N samples, K clients, C classes, P parts: classes or blocks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from raysim.data.partition.one_task import OneTask, check_alpha, no_draw_fits
-from raysim.data.partition.split import MAX_DRAWS, PARTITIONS
+from raysim.data.datasets.task_classes import Tasks
+from raysim.data.partition.split import (
+    MAX_DRAWS,
+    PARTITIONS,
+    PartitionKind,
+    deal,
+    draw_until,
+)
+from raysim.errors import ConfigError
 from raysim.settings import check, settings
 
 
-@PARTITIONS.register("dirichlet")
 @settings
-class Dirichlet(OneTask):
-    """Dirichlet shares of every class (ClipFL; FedRN as its paper says)."""
+class DirichletCuts(PartitionKind):
+    """Every part of the samples is shuffled and cut by a draw of its own."""
 
     alpha: float = 0.5
     min_client_size: int = 10  # FedRN; ClipFL's library has 15
-    balance: bool = True
-    """Leave clients that have N / K samples out of the next classes, as both papers' code does."""
 
     def __post_init__(self) -> None:
-        OneTask.__post_init__(self)
+        PartitionKind.__post_init__(self)
         check_alpha(self.alpha, self.min_client_size)
 
     @property
@@ -35,31 +41,74 @@ class Dirichlet(OneTask):
         """The set size."""
         return self.min_client_size
 
-    def divide(
-        self, ids: np.ndarray, labels: np.ndarray, *, classes: int, rng: np.random.Generator
+    def cut(
+        self, parts: Sequence[np.ndarray], *, balance: bool, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """Return shares of every class."""
-        parts = [ids[labels == c] for c in range(classes)]
-        return _cut(parts, self, balance=self.balance, rng=rng)
+        """Return the clients' shares of all parts."""
+        lengths = [len(part) for part in parts]
+
+        def draw() -> tuple[np.ndarray, np.ndarray]:
+            cuts = draw_cuts(lengths, self.clients, self.alpha, balance=balance, rng=rng)
+            return cuts, np.diff(cuts, axis=1, prepend=0).sum(axis=0)
+
+        do = f"lower data.partition.clients or min_client_size, or raise alpha (now {self.alpha})"
+        refuse = _no_draw_fits(self, self.min_client_size, sum(lengths), do)
+        cuts = draw_until(draw, self.min_client_size, refuse)
+        return deal([rng.permutation(part) for part in parts], cuts)
+
+
+@PARTITIONS.register("dirichlet")
+@settings
+class Dirichlet(DirichletCuts):
+    """Dirichlet shares of every class (ClipFL; FedRN as its paper says)."""
+
+    balance: bool = True
+    """Leave clients that have N / K samples out of the next classes, as both papers' code does."""
+
+    def divide(
+        self, ids: np.ndarray, labels: np.ndarray, *, tasks: Tasks, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        parts = [ids[labels[ids] == c] for c in tasks[0]]
+        return self.cut(parts, balance=self.balance, rng=rng)
 
 
 @PARTITIONS.register("dirichlet_blockwise")
 @settings
-class DirichletBlockwise(OneTask):
+class DirichletBlockwise(DirichletCuts):
     """Dirichlet shares of blocks in file order: sizes differ, classes hardly (FedRN's code).
 
     FedRN's released code numbers the samples 0..0, 1..1, ... in file order where labels belong,
     which is what its Dirichlet tables show.
     """
 
-    alpha: float = 0.5
-    min_client_size: int = 10
     blocks: int = 10
 
     def __post_init__(self) -> None:
-        OneTask.__post_init__(self)
-        check_alpha(self.alpha, self.min_client_size)
+        DirichletCuts.__post_init__(self)
         check(self.blocks >= 1, "blocks", "must be at least 1", got=self.blocks)
+
+    def divide(
+        self, ids: np.ndarray, labels: np.ndarray, *, tasks: Tasks, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        return self.cut(np.array_split(ids, self.blocks), balance=True, rng=rng)
+
+
+@PARTITIONS.register("bernoulli_dirichlet")
+@settings
+class BernoulliDirichlet(PartitionKind):
+    """Each class with probability p, its samples by Dirichlet shares (FedCorr, FedFixer)."""
+
+    class_rate: float = 0.7  # p; FedFixer's Table 4 also has 0.3, 0.5 and 0.9
+    """Probability that a client has a class."""
+    alpha: float = 10.0  # alpha_Dir
+    min_client_size: int = 1
+    """Fewest samples of a client; everything is drawn again until it holds."""
+
+    def __post_init__(self) -> None:
+        PartitionKind.__post_init__(self)
+        rate = self.class_rate
+        check(0.0 < rate <= 1.0, "class_rate", "must be above 0 and at most 1", got=rate)
+        check_alpha(self.alpha, self.min_client_size)
 
     @property
     def fewest(self) -> int:
@@ -67,35 +116,46 @@ class DirichletBlockwise(OneTask):
         return self.min_client_size
 
     def divide(
-        self, ids: np.ndarray, labels: np.ndarray, *, classes: int, rng: np.random.Generator
+        self, ids: np.ndarray, labels: np.ndarray, *, tasks: Tasks, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """Return shares of every block of consecutive samples."""
-        return _cut(np.array_split(ids, self.blocks), self, balance=True, rng=rng)
+        """Return each client's samples of the classes it has."""
 
+        def draw() -> tuple[np.ndarray, np.ndarray]:
+            # Phi ~ Bernoulli(p), (K, C), first without an empty row, then without an empty column
+            drawn = rng.random((self.clients, len(tasks[0]))) < self.class_rate
+            has_class = self._fill(self._fill(drawn, rng).T, rng).T
+            owners = self._draw_owners(labels[ids], has_class, rng)
+            return owners, np.bincount(owners, minlength=self.clients)
 
-def _cut(
-    parts: Sequence[np.ndarray],
-    partition: Dirichlet | DirichletBlockwise,
-    *,
-    balance: bool,
-    rng: np.random.Generator,
-) -> list[np.ndarray]:
-    """Return the clients' samples: every part is shuffled and cut by its own draw."""
-    clients, alpha, fewest = partition.clients, partition.alpha, partition.min_client_size
-    lengths = [len(part) for part in parts]
-    best = 0
-    for _ in range(MAX_DRAWS):
-        cuts = draw_cuts(lengths, clients, alpha, balance=balance, rng=rng)
-        smallest = int(np.diff(cuts, axis=1, prepend=0).sum(axis=0).min())
-        if smallest >= fewest:
-            pieces = [
-                np.split(rng.permutation(part), cut[:-1])
-                for part, cut in zip(parts, cuts, strict=True)
-            ]
-            return [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
-        best = max(best, smallest)
-    do = f"lower data.partition.clients or min_client_size, or raise alpha (now {alpha})"
-    raise no_draw_fits(fewest, best, sum(lengths), clients=clients, do=do)
+        do = f"lower data.partition.clients or raise alpha (now {self.alpha}) or class_rate"
+        refuse = _no_draw_fits(self, self.min_client_size, len(ids), do)
+        owners = draw_until(draw, self.min_client_size, refuse)
+        ends = np.cumsum(np.bincount(owners, minlength=self.clients))
+        return np.split(ids[np.argsort(owners, kind="stable")], ends[:-1])
+
+    def _fill(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return ``rows`` with the empty ones drawn again until none is."""
+        filled = rows.copy()
+        for _ in range(MAX_DRAWS):
+            empty = ~filled.any(axis=1)
+            if not empty.any():
+                return filled
+            filled[empty] = rng.random((int(empty.sum()), rows.shape[1])) < self.class_rate
+        raise ConfigError(
+            f"data.partition.class_rate left a client without a class, or a class without a client "
+            f"in {MAX_DRAWS} draws, got {self.class_rate}; raise it or data.partition.clients"
+        )
+
+    def _draw_owners(
+        self, labels: np.ndarray, has_class: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return the client of every sample: categorical over those that have its class."""
+        owners = np.empty(len(labels), dtype=np.int64)
+        for label, column in enumerate(has_class.T):
+            candidates, samples = np.flatnonzero(column), np.flatnonzero(labels == label)
+            shares = rng.dirichlet(np.full(len(candidates), self.alpha))
+            owners[samples] = rng.choice(candidates, size=len(samples), p=shares)
+        return owners
 
 
 def draw_cuts(
@@ -120,3 +180,20 @@ def draw_cuts(
         row[-1] = length
         held += np.diff(row, prepend=0)
     return cuts
+
+
+def check_alpha(alpha: float, min_client_size: int) -> None:
+    """Refuse what no Dirichlet draw could be made with."""
+    do = "use partition iid for even shares"
+    check(0.0 < alpha <= 1e6, "alpha", "must be above 0 and at most 1e6", got=alpha, do=do)
+    size = min_client_size
+    check(size >= 1, "min_client_size", "must be at least 1", got=size)
+
+
+def _no_draw_fits(
+    partition: PartitionKind, fewest: int, count: int, do: str
+) -> Callable[[int], ConfigError]:
+    return lambda best: ConfigError(
+        f"data.partition.min_client_size {fewest} was not reached in {MAX_DRAWS} draws: the best "
+        f"one got {best} of {count} samples for the smallest of {partition.clients} clients; {do}"
+    )

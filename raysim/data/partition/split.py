@@ -1,23 +1,26 @@
-"""What a partition is: the registry, the split it gives, and what all of them need.
+"""What a partition is: the registry, the split it gives, and what kinds that draw share.
 
-The order of steps is fixed (partitions_and_noise.md): the server's clean images are taken out, the
-rest is divided by its *true* labels, impurity is added; noise (``raysim.data.noise``) comes last.
+The order of steps is fixed: the server's clean images are taken out, the rest is divided by its
+*true* labels, impurity is added; noise (``raysim.data.noise``) comes last. What each kind follows:
+raysim/docs/sheets/partitions.md.
 """
 # N samples, K clients, M tasks
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from raysim.data.datasets.task_classes import Tasks
 from raysim.errors import ConfigError, DataError
-from raysim.settings import Registry
+from raysim.settings import Registry, check, settings
 
+T = TypeVar("T")
 TaskTable = Callable[[int], Tasks | None]
 """A dataset's published tasks for a number of groups, or None where it has no table."""
 
@@ -78,10 +81,78 @@ def floor_share(rate: float, count: int) -> int:
     return math.floor(rate * count + 1e-9)
 
 
+@settings
+class PartitionKind(ABC):
+    """A partition that is drawn: a kind holds its settings and writes ``divide``.
+
+    Not ``split``, which is a setting of kind ``tasks``. Kinds that do not say otherwise have one
+    global task: every client is tested on all classes.
+    """
+
+    clients: int = 12  # ours; FedCorr, FedFixer, FedRN and ClipFL have 100
+
+    def __post_init__(self) -> None:
+        check(self.clients >= 1, "clients", "must be at least 1", got=self.clients)
+
+    @property
+    def groups(self) -> int:
+        """Number of tasks."""
+        return 1
+
+    @property
+    def fewest(self) -> int:
+        """Samples that every client gets at least."""
+        return 1
+
+    @abstractmethod
+    def divide(
+        self, ids: np.ndarray, labels: np.ndarray, *, tasks: Tasks, rng: np.random.Generator
+    ) -> Sequence[np.ndarray]:
+        """Return which of the samples ``ids`` each client gets; ``labels`` are those of all."""
+
+    def tasks(self, classes: int, task_table: TaskTable) -> Tasks:
+        """Return the classes of each task."""
+        return (tuple(range(classes)),)
+
+    def make_split(
+        self,
+        labels: np.ndarray,
+        *,
+        classes: int,
+        task_table: TaskTable,
+        per_class: int,
+        rng: np.random.Generator,
+        digest: str = "",
+    ) -> Split:
+        """Divide what the server leaves; ``digest`` does not matter here."""
+        tasks = self.tasks(classes, task_table)
+        server_ids = draw_clean_set(labels, classes=classes, per_class=per_class, rng=rng)
+        ids = np.setdiff1d(np.arange(len(labels)), server_ids, assume_unique=True)
+        if len(ids) < self.clients * self.fewest:
+            raise ConfigError(
+                f"data.partition.clients must leave every client {self.fewest} or more samples: "
+                f"{self.clients} clients need {self.clients * self.fewest}, got {len(ids)}; lower "
+                "it, what each client needs, or data.server.per_class"
+            )
+        shares = self.divide(ids, labels, tasks=tasks, rng=rng)
+        heads = clients_per_task(self.clients, len(tasks))
+        return Split(
+            clients=tuple(np.sort(share) for share in shares),
+            tasks=tasks,
+            task_of=np.repeat(np.arange(len(tasks)), heads),
+            server_ids=server_ids,
+        )
+
+
+def clients_per_task(clients: int, groups: int) -> list[int]:
+    """Return K // M clients per task, one more for the first K mod M tasks."""
+    return [clients // groups + (m < clients % groups) for m in range(groups)]
+
+
 def draw_clean_set(
     labels: np.ndarray, *, classes: int, per_class: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return the ids of ``per_class`` random samples of every class, ascending (section 3)."""
+    """Return the ids of ``per_class`` random samples of every class, ascending."""
     if per_class == 0:
         return np.empty(0, dtype=np.int64)
     counts = np.bincount(labels, minlength=classes)
@@ -100,8 +171,32 @@ def draw_clean_set(
     return np.sort(np.concatenate([rng.choice(m, per_class, replace=False) for m in members]))
 
 
+def draw_until(
+    draw: Callable[[], tuple[T, np.ndarray]], fewest: int, refuse: Callable[[int], ConfigError]
+) -> T:
+    """Return the first draw whose sizes all reach ``fewest``.
+
+    ``draw`` returns (drawn, the clients' sizes), ``refuse`` the error for the best smallest size of
+    ``MAX_DRAWS`` draws.
+    """
+    best = 0
+    for _ in range(MAX_DRAWS):
+        drawn, sizes = draw()
+        smallest = int(sizes.min())
+        if smallest >= fewest:
+            return drawn
+        best = max(best, smallest)
+    raise refuse(best)
+
+
+def deal(parts: Sequence[np.ndarray], cuts: np.ndarray) -> list[np.ndarray]:
+    """Return the clients' pieces of all parts; row p of ``cuts`` says where part p is cut."""
+    pieces = [np.split(part, cut[:-1]) for part, cut in zip(parts, cuts, strict=True)]
+    return [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
+
+
 def check_split(split: Split, labels: np.ndarray, *, claimed: np.ndarray | None = None) -> None:
-    """Refuse a split with shared or unknown samples, or not all ``claimed`` ones (section 12)."""
+    """Refuse a split with shared or unknown samples, or not all ``claimed`` ones."""
     known = sorted(c for task in split.tasks for c in task)
     _require(len(known) == len(set(known)), f"tasks share a class: {split.tasks}")
     _require(len(split.task_of) == len(split.clients), "task_of and clients differ in length")

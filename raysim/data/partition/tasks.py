@@ -16,9 +16,11 @@ from raysim.data.datasets.task_classes import Tasks
 from raysim.data.partition.split import (
     MAX_DRAWS,
     PARTITIONS,
-    Split,
+    PartitionKind,
     TaskTable,
-    draw_clean_set,
+    clients_per_task,
+    deal,
+    draw_until,
     floor_share,
 )
 from raysim.errors import ConfigError
@@ -27,10 +29,9 @@ from raysim.settings import check, settings
 
 @PARTITIONS.register("tasks")
 @settings
-class TaskPartition:
+class TaskPartition(PartitionKind):
     """Clients of a task share the task's samples; a minority of samples comes from other tasks."""
 
-    clients: int = 12
     groups: int = 3
     """Number of tasks (M in the papers)."""
     split: Literal["iid", "dirichlet", "dirichlet_per_class"] = "iid"
@@ -47,7 +48,6 @@ class TaskPartition:
     until it holds. RCC-PFL needs 100: eigenvectors of smaller clients are unreliable."""
 
     def __post_init__(self) -> None:
-        """Refuse what no dataset could satisfy."""
         check(self.groups >= 1, "groups", "must be at least 1", got=self.groups)
         check(
             self.clients >= self.groups,
@@ -69,93 +69,82 @@ class TaskPartition:
         size = self.min_client_size
         check(size >= 1, "min_client_size", "must be at least 1", got=size)
 
-    def make_split(
-        self,
-        labels: np.ndarray,
-        *,
-        classes: int,
-        task_table: TaskTable,
-        per_class: int,
-        rng: np.random.Generator,
-        digest: str = "",
-    ) -> Split:
-        """Divide by tasks (sheet sections 1 to 3); ``digest`` does not matter here."""
+    @property
+    def fewest(self) -> int:
+        """0: ``divide`` counts what each task has for its own clients."""
+        return 0
+
+    def tasks(self, classes: int, task_table: TaskTable) -> Tasks:
+        """Return the dataset's published tasks, or its classes in order."""
         if self.groups > classes:
             raise ConfigError(
                 f"data.partition.groups must be at most the number of classes ({classes}), got "
                 f"{self.groups}; lower it"
             )
-        tasks = task_table(self.groups) or classes_in_order(classes, self.groups)
-        server_ids = draw_clean_set(labels, classes=classes, per_class=per_class, rng=rng)
-        remaining = np.setdiff1d(np.arange(len(labels)), server_ids, assume_unique=True)
-        samples = [rng.permutation(remaining[np.isin(labels[remaining], t)]) for t in tasks]
+        return task_table(self.groups) or classes_in_order(classes, self.groups)
+
+    def divide(
+        self, ids: np.ndarray, labels: np.ndarray, *, tasks: Tasks, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        """Cut every task among its clients and hand out what is kept back for impurity."""
+        samples = [rng.permutation(ids[np.isin(labels[ids], task)]) for task in tasks]
         heads = clients_per_task(self.clients, self.groups)
-        held_back = self._pool_sizes(np.array([len(ids) for ids in samples]))
-        self._check_enough(samples, held_back, heads)
-
-        pools = [ids[:n] for ids, n in zip(samples, held_back, strict=True)]
-        own = [
-            self._divide(m, _parts(self.split, ids[n:], labels, tasks[m]), heads[m], rng)
-            for m, (ids, n) in enumerate(zip(samples, held_back, strict=True))
-        ]
-        if self.impurity == "pool" or not any(held_back):
-            extra = np.array_split(rng.permutation(np.concatenate(pools)), self.clients)
-        else:
-            extra = _hand_to_others(pools, own, rng)
-        pairs = zip([ids for task in own for ids in task], extra, strict=True)
-        return Split(
-            clients=tuple(np.sort(np.concatenate(pair)) for pair in pairs),
-            tasks=tasks,
-            task_of=np.repeat(np.arange(self.groups), heads),
-            server_ids=server_ids,
-        )
-
-    def _pool_sizes(self, sizes: np.ndarray) -> list[int]:
-        """Return how many samples of each task are kept back for impurity."""
+        sizes = np.array([len(task) for task in samples])
         if self.impurity_rate == 0.0:
-            return [0] * len(sizes)
-        if self.impurity == "pool":
-            return [floor_share(self.impurity_rate, int(n)) for n in sizes]  # section 3, step 2
-        return _foreign_pool_sizes(sizes, self.impurity_rate)
-
-    def _check_enough(
-        self, samples: Sequence[np.ndarray], held_back: Sequence[int], heads: Sequence[int]
-    ) -> None:
-        """Refuse a task whose own samples do not reach for its clients."""
-        for m, (ids, n, head) in enumerate(zip(samples, held_back, heads, strict=True)):
-            needed, left = head * self.min_client_size, len(ids) - n
-            if left < needed:  # a pool below 0 comes only with another above its task's size
+            held_back = [0] * len(sizes)
+        elif self.impurity == "pool":
+            held_back = [floor_share(self.impurity_rate, int(n)) for n in sizes]
+        else:
+            held_back = _foreign_pool_sizes(sizes, self.impurity_rate)
+        for m, (size, n, head) in enumerate(zip(sizes, held_back, heads, strict=True)):
+            needed = head * self.min_client_size
+            if size - n < needed:  # a pool below 0 comes only with another above its task's size
                 raise ConfigError(
                     f"data.partition.clients must leave every client {self.min_client_size} or "
                     f"more of its task's samples: the {head} clients of task {m} need {needed}, "
-                    f"got {len(ids)} samples of which impurity takes {n}; lower clients, "
+                    f"got {size} samples of which impurity takes {n}; lower clients, "
                     "data.partition.impurity_rate, data.partition.min_client_size or "
                     "data.server.per_class"
                 )
 
-    def _divide(
+        pools = [task[:n] for task, n in zip(samples, held_back, strict=True)]
+        own = []
+        for m, (task, n) in enumerate(zip(samples, held_back, strict=True)):
+            kept = task[n:]
+            parts = [kept]  # of one draw each
+            if self.split == "dirichlet_per_class":
+                parts = [kept[labels[kept] == c] for c in tasks[m]]
+            own.append(self._cut(m, parts, heads[m], rng))
+        if self.impurity == "pool" or not any(held_back):
+            extra = np.array_split(rng.permutation(np.concatenate(pools)), self.clients)
+        else:
+            extra = _hand_to_others(pools, own, rng)
+        everyone = [share for task in own for share in task]
+        return [np.concatenate(pair) for pair in zip(everyone, extra, strict=True)]
+
+    def _cut(
         self, task: int, parts: Sequence[np.ndarray], head: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
         """Return the own samples of a task's ``head`` clients; every part is cut separately."""
         if self.split == "iid":
             return np.array_split(np.concatenate(parts), head)
         lengths = np.array([len(part) for part in parts])[:, None]
-        best = 0
-        for _ in range(MAX_DRAWS):
+
+        def draw() -> tuple[np.ndarray, np.ndarray]:
             draws = rng.dirichlet(np.full(head, self.alpha), size=len(parts))
             cuts = np.rint(np.cumsum(draws, axis=1) * lengths).astype(np.int64)
-            smallest = int(np.diff(cuts, axis=1, prepend=0).sum(axis=0).min())
-            if smallest >= self.min_client_size:
-                pieces = [np.split(part, cut[:-1]) for part, cut in zip(parts, cuts, strict=True)]
-                return [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
-            best = max(best, smallest)
-        raise ConfigError(
-            f"data.partition.min_client_size {self.min_client_size} was not reached by the {head} "
-            f"clients of task {task} in {MAX_DRAWS} Dirichlet draws: the best draw got {best} "
-            f"of {int(lengths.sum())} samples for its smallest client; lower "
-            f"data.partition.clients (now {self.clients}) or raise data.partition.alpha (now "
-            f"{self.alpha})"
-        )
+            return cuts, np.diff(cuts, axis=1, prepend=0).sum(axis=0)
+
+        def refuse(best: int) -> ConfigError:
+            return ConfigError(
+                f"data.partition.min_client_size {self.min_client_size} was not reached by the "
+                f"{head} clients of task {task} in {MAX_DRAWS} Dirichlet draws: the best draw got "
+                f"{best} of {int(lengths.sum())} samples for its smallest client; lower "
+                f"data.partition.clients (now {self.clients}) or raise data.partition.alpha (now "
+                f"{self.alpha})"
+            )
+
+        return deal(parts, draw_until(draw, self.min_client_size, refuse))
 
 
 def classes_in_order(classes: int, groups: int) -> Tasks:
@@ -163,31 +152,17 @@ def classes_in_order(classes: int, groups: int) -> Tasks:
     return tuple(tuple(map(int, part)) for part in np.array_split(np.arange(classes), groups))
 
 
-def clients_per_task(clients: int, groups: int) -> list[int]:
-    """Return K // M clients per task, one more for the first K mod M tasks (sheet section 1)."""
-    return [clients // groups + (m < clients % groups) for m in range(groups)]
-
-
-def _parts(
-    split: str, ids: np.ndarray, labels: np.ndarray, task: tuple[int, ...]
-) -> list[np.ndarray]:
-    """Return what one Dirichlet draw cuts: the task as a whole, or each of its classes."""
-    if split != "dirichlet_per_class":
-        return [ids]
-    return [ids[labels[ids] == c] for c in task]
-
-
 def _foreign_pool_sizes(sizes: np.ndarray, rate: float) -> list[int]:
     """Return pools P_j from which every client can get ``rate`` of its own size, own task excluded.
 
     Clients of task m want rate (N_m - P_m) samples, uniformly from the other tasks: N_j / (N - N_m)
     of them from task j. Demand equals supply where P_j = sum over m != j of rate (N_m - P_m) N_j /
-    (N - N_m), a linear system. Equal tasks give rate / (1 + rate), the sheet's "about 5 %"; a plain
+    (N - N_m), a linear system. Equal tasks give rate / (1 + rate), "about 5 %"; a plain
     5 % of each task would leave the larger of two unequal tasks short of foreign samples.
     """
     others = sizes.sum() - sizes
     if np.any(others == 0):
-        return [0] * len(sizes)  # the other tasks are empty, which _check_enough refuses
+        return [0] * len(sizes)  # the other tasks are empty, which ``divide`` refuses
     wanted = rate * sizes[:, None] / others[None, :]  # [j, m], per own sample of task m
     np.fill_diagonal(wanted, 0.0)
     pools = np.linalg.solve(np.eye(len(sizes)) + wanted, wanted @ sizes)
@@ -198,7 +173,7 @@ def _foreign_pool_sizes(sizes: np.ndarray, rate: float) -> list[int]:
 def _hand_to_others(
     pools: Sequence[np.ndarray], own: Sequence[Sequence[np.ndarray]], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Return foreign samples in proportion to each client's own size (section 2, step 2)."""
+    """Return foreign samples in proportion to each client's own size."""
     own_sizes = [[len(ids) for ids in task] for task in own]
     totals = np.array([sum(sizes) for sizes in own_sizes], dtype=np.float64)
     whole = totals + [len(pool) for pool in pools]
@@ -206,16 +181,16 @@ def _hand_to_others(
     bundles: list[list[np.ndarray]] = [[] for _ in pools]
     for j, pool in enumerate(pools):
         weights = np.where(np.arange(len(pools)) == j, 0.0, demand)
-        for bundle, piece in zip(bundles, _cut(pool, weights), strict=True):
+        for bundle, piece in zip(bundles, _proportional(pool, weights), strict=True):
             bundle.append(piece)
     return [
         piece
         for bundle, sizes in zip(bundles, own_sizes, strict=True)
-        for piece in _cut(rng.permutation(np.concatenate(bundle)), np.array(sizes, float))
+        for piece in _proportional(rng.permutation(np.concatenate(bundle)), np.array(sizes, float))
     ]
 
 
-def _cut(ids: np.ndarray, weights: np.ndarray) -> list[np.ndarray]:
+def _proportional(ids: np.ndarray, weights: np.ndarray) -> list[np.ndarray]:
     """Return consecutive pieces of ``ids``, sized in proportion to ``weights`` to within one."""
     cuts = np.rint(np.cumsum(weights) / weights.sum() * len(ids)).astype(np.int64)
     return np.split(ids, cuts[:-1])
