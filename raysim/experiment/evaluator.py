@@ -1,6 +1,7 @@
 """The only holder of the truth.
 
-Scores groups and corrected labels for the record, never for a method.
+Scores groups and corrected labels for the record, never for a method; the formulas are in
+raysim/docs/sheets/metrics.md.
 """
 
 from __future__ import annotations
@@ -60,10 +61,7 @@ class Evaluator:
         }
 
     def labels(self, corrected: Labels) -> dict[str, Any] | None:
-        """Score corrected labels (metrics.md section 3).
-
-        Clients not named keep their given ones.
-        """
+        """Score corrected labels; clients not named keep their given ones."""
         new = {k: corrected.get(k, given) for k, given in self._given.items()}
         return correction_report(self._all(self._true), self._all(self._given), self._all(new))
 
@@ -93,7 +91,7 @@ class Evaluator:
     def selection(
         self, selected: Mapping[ClientId, np.ndarray], labels: Labels | None = None
     ) -> tuple[dict[str, float | None], np.ndarray] | None:
-        """Score samples taken for rightly labelled (metrics.md sections 5 and 6).
+        """Score samples taken for rightly labelled.
 
         ``labels`` are those that were judged, default the given ones. Return the means over the
         clients named, and every client's F-score (K,), NaN where it is undefined.
@@ -107,9 +105,9 @@ class Evaluator:
     def detection(
         self, selected: Mapping[ClientId, np.ndarray], labels: Labels | None = None
     ) -> dict[str, Any] | None:
-        """Score the samples that were not taken, as those with wrong labels (section 6).
+        """Score the samples that were not taken, as those with wrong labels.
 
-        And count the clients named of whom nothing was taken.
+        Also count the clients named of whom nothing was taken.
         """
         judged = labels or self._given
         found = [noise_detection(self._true[k], judged[k], mask) for k, mask in selected.items()]
@@ -143,7 +141,7 @@ class Evaluator:
         *,
         labels: Labels | None = None,
     ) -> dict[str, float | None]:
-        """Score clients taken for noisy (metrics.md section 4); null where it is undefined.
+        """Score clients taken for noisy; null where it is undefined.
 
         With ``scores``, higher for those that look noisier, also their AUROC; with ``levels``,
         estimated shares of wrong labels, their correlation with the true ones. ``labels`` are those

@@ -73,7 +73,7 @@ class Cifar100Subset:
                 test_images=images[is_test],
                 test_labels=labels[is_test],
                 class_names=CIFAR100_NAMES,
-                mean=(0.5071, 0.4865, 0.4409),  # of the whole set, models.md section 12
+                mean=(0.5071, 0.4865, 0.4409),  # of the whole set
                 std=(0.2673, 0.2564, 0.2762),
             ),
             f"dataset 'cifar100_subset' in {path.parent}",

@@ -145,7 +145,7 @@ class Clothing1M(PhotoSet):
         f"clean_test_key_list.txt and clean_label_kv.txt (beside it or in annotations/), or "
         f"{_FOLDER_LAYOUT} of 14 classes"
     )
-    normalisation = IMAGENET  # ours: its models start from ImageNet weights (models.md section 5)
+    normalisation = IMAGENET  # ours: its models start from ImageNet weights
 
     def __post_init__(self) -> None:
         _check_size(self.size)

@@ -175,7 +175,7 @@ class Mnist(StandardSet):
         files=tuple(f"MNIST/raw/{name}" for name in IDX_FILES),
         image_shape=(28, 28, 1),
         class_names=DIGIT_NAMES,
-        normalisation=((0.1307,), (0.3081,)),  # models.md section 12
+        normalisation=((0.1307,), (0.3081,)),  # FedFixer, FedLSR
         task_table=DIGIT_TASKS,
     )
 
@@ -210,7 +210,7 @@ class Cifar10(StandardSet):
         ),
         image_shape=(32, 32, 3),
         class_names=CIFAR10_NAMES,
-        # models.md section 12, ClipFL; the std of all pixels would be (0.247, 0.243, 0.262)
+        # ClipFL's; the std of all pixels would be (0.247, 0.243, 0.262)
         normalisation=((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
         task_table=CIFAR10_TASKS,
     )
@@ -227,7 +227,7 @@ class Cifar100(StandardSet):
         files=tuple(f"cifar-100-python/{name}" for name in ("train", "test", "meta")),
         image_shape=(32, 32, 3),
         class_names=CIFAR100_NAMES,
-        normalisation=((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),  # models.md section 12
+        normalisation=((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),  # RHFL
     )
 
 

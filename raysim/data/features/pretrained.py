@@ -1,5 +1,7 @@
 """Frozen ImageNet networks as feature extractors: ResNet-18 and EfficientNet-Lite0.
 
+raysim/docs/sheets/datasets.md, "Feature extractors", says where they come from.
+
 Both read bytes as they are and floating-point images as values in [0, 1]; a single channel is
 repeated. Batches have one shape, the last one padded, and one thread computes them unless told
 otherwise, so that a row has the same bits whatever images come with it.
@@ -39,7 +41,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 @FEATURES.register("resnet18")
 @settings
 class ResNet18Features:
-    """Pooled activations of torchvision's ResNet-18, d = 512 (models.md section 11)."""
+    """Pooled activations of torchvision's ResNet-18, d = 512, with ImageNet weights (FB-NLL)."""
 
     weights: str | None = None
     """File with a state_dict; null: torchvision's IMAGENET1K_V1, downloaded once."""

@@ -93,8 +93,9 @@ BASES: dict[tuple[str, str, str], str] = {
 }
 """Bundled config of (paper, dataset, scale)."""
 
-_IN_GROUPS = ("method.groups={kind: similarity}",)  # the grouping of FB-NLL, fbnll.md section 6
-# FB-NLL section VI: two iterations count 2 K of 80 rounds, then 10; 20 rounds before pruning.
+# FB-NLL section V-B: its baselines run inside its groups; FedCorr's two iterations count 2 K of 80
+# rounds, then 10; 20 rounds before pruning (raysim/docs/sheets/fb_nll.md, "Baselines and hybrids").
+_IN_GROUPS = ("method.groups={kind: similarity}",)
 _FEDCORR = ("method.iterations=2", "method.sweep_rounds=20", "method.finetune_rounds=10")
 _CLIPFL = ("method.score_rounds=20",)
 METHOD_SETTINGS: dict[str, Rows] = {

@@ -171,7 +171,7 @@ def _value_rows(target: Target, cell: str, found: Sequence[Result]) -> list[Row]
 
 
 def _last_losses(result: Result) -> dict[str, float]:
-    """Return the test loss of every task after the last round (metrics.md section 1)."""
+    """Return the test loss of every task after the last round."""
     last = result["series"]["test_loss_by_task"][-1]
     return {f"task {i + 1}": loss for i, loss in enumerate(last)}
 

@@ -1,8 +1,9 @@
 """The entries that need no training: FB-NLL Tables II and VII, and Figure 5.
 
-The paper gives neither the number of images nor the rank of the tables (``SETTINGS``; datasets.md).
-Of Figure 5 it gives d = 784 and the setting of its reference [1], whose abstract names
-Fashion-MNIST; MNIST, the other set of that size, is measured beside it (errata entry 19).
+The paper gives neither the number of images nor the rank of the tables (``SETTINGS``). Of Figure 5
+it gives d = 784 and the setting of its reference [1], whose abstract names Fashion-MNIST; MNIST,
+the other set of that size, is measured beside it (raysim/docs/sheets/fb_nll.md, "What Tables II and
+VII and Figure 5 leave open").
 """
 # N images, D dimensions, Q eigenvectors
 

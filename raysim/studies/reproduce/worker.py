@@ -81,7 +81,7 @@ def _trained(job: Mapping[str, Any], config: RunConfig, folder: Path, tell: Tell
 
 
 def _scores(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Result:
-    """Return the numbers of a finished run (metrics.md section 9)."""
+    """Return the numbers of a finished run that tables are made of."""
     scored = [r for r in records if "accuracy" in r]
     accuracies = [r["accuracy"]["mean"] for r in scored]
     accuracy, sent = summary["accuracy"]["mean"], summary["bytes"]

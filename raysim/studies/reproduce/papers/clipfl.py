@@ -21,7 +21,8 @@ OPTIMIZERS: dict[str, Overrides] = {
 }
 ROWS: Rows = {
     "clipfl": {"method": ("clipfl",)},
-    # 8 turns of at most 13 clients, then 75 and 37 of the 120 rounds (fedcorr.md).
+    # 8 turns of at most 13 clients, then 75 and 37 of the 120 rounds
+    # (raysim/docs/sheets/fedcorr.md, "In ClipFL's Table 3").
     "fedcorr": {
         "both": ("method.iterations=1", "method.sweep_fraction=0.13"),
         "full": ("method.sweep_rounds=8", "method.finetune_rounds=75"),
@@ -186,7 +187,7 @@ CLIPFL = Paper(
         "full": "ViT-Tiny has 4x4 patches on 32x32 images and random first weights; the paper's "
         "has 16x16 on 224x224 and, in Tables 1, 2 and 4, ImageNet's",
         "rhfl": "the public images are the server's clean ones; the paper takes CIFAR-100",
-        "fedcorr": "FedCorr's own loss (errata entry 11)",
+        "fedcorr": "FedCorr's own loss; the paper may mean smoothed labels",
         "fedlsr": "the loss of FedLSR's paper; ClipFL ran the released code, which diverged",
         "fedavg+clipfl_synthetic": "the paper's validation images come from Stable Diffusion; here "
         "from a Gaussian per class (method.validation.kind: file reads others)",

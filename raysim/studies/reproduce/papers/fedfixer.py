@@ -10,7 +10,7 @@ from raysim.studies.reproduce.tables import Overrides, Paper, Rows, Target, prin
 
 ROWS: Rows = {
     "fedavg": {"method": ("single",)},
-    # The released code also decays weights by 0.001 (fedfixer.md).
+    # The released code also decays weights by 0.001.
     "fedprox": {
         "method": ("single",),
         "both": ("train.proximal=0.01", "train.weight_decay=0.001"),
@@ -34,8 +34,8 @@ ROWS: Rows = {
         "full/clothing1m": ("data.server.per_class=500",),
         "small/clothing1m": ("data.server.per_class=50",),
     },
-    # Mixup off; T1 = 5, T2 = 200, T3 = 200 (MNIST) or 450 (fedcorr.md). A sweep counts as a round.
-    # Clothing1M: FedCorr's own T1 to T3, pi and theta.
+    # Mixup off; T1 = 5, T2 = 200, T3 = 200 (MNIST) or 450 (raysim/docs/sheets/fedcorr.md, "In
+    # FedFixer's tables"). A sweep counts as a round. Clothing1M: FedCorr's own T1 to T3, pi, theta.
     "fedcorr": {
         "both": ("method.mixup=0",),
         "full/mnist": (
@@ -78,7 +78,7 @@ NON_IID = (
     "data.partition.kind=bernoulli_dirichlet",
     "data.partition.class_rate=0.7",
     "data.partition.alpha=10",
-)  # errata entry 21: from the code
+)  # from the released code: the paper gives neither p nor alpha_Dir for its Table 2
 COLUMNS: dict[str, Overrides] = {
     "iid": ("data.partition.kind=iid", "data.partition.drop_remainder=true"),
     "noniid": NON_IID,
