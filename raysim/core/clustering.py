@@ -30,7 +30,10 @@ def cluster(similarity: Array, count: int, linkage: str = "average") -> np.ndarr
 
 
 def merge_tree(similarity: Array, linkage: str = "average") -> np.ndarray:
-    """Return the dendrogram, SciPy's merge table Z (K-1, 4), of the distances 1 - R."""
+    """Return the dendrogram, SciPy's merge table Z (K-1, 4), of the distances 1 - R.
+
+    FB-NLL Algorithm 1, line 18; RCC-PFL Procedure 1, line 15.
+    """
     from scipy.cluster import hierarchy
 
     if linkage == "ward":

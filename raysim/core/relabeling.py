@@ -96,7 +96,7 @@ def class_subspaces(
 def class_spectra(
     features: Array, labels: Array, rank: int, *, min_class_size: int = 0
 ) -> dict[int, Spectrum]:
-    """Return the spectrum of each local (perhaps noisy) label's samples (lines 4-5).
+    """Return the spectrum of each local (perhaps noisy) label's samples (lines 3-5).
 
     With ``min_class_size`` above 0, labels with fewer than max(rank, min_class_size) samples are
     left out; with 0 all are in, their rank capped, with a warning, by their number of samples.
@@ -159,7 +159,7 @@ def project(features: Array, server_vectors: Array, labels: Array) -> Array:
 def apply_decisions(
     features: Array, labels: Array, decided: Mapping[int, int | None], server_vectors: Array
 ) -> tuple[Array, Array]:
-    """Return new labels and the phase that wrote each (lines 15-21).
+    """Return new labels and the phase that wrote each (lines 15-23).
 
     All decisions are made from the given labels and written at once: no sample is relabelled twice.
     Phase 2 uses all columns of ``server_vectors`` (C, D, L2).
@@ -209,7 +209,7 @@ def relabel(
     rank = subspaces.rank if rank is None else rank
     projection_rank = rank if projection_rank is None else projection_rank
     vectors = subspaces.vectors(max(rank, projection_rank))
-    scores = {  # line 12
+    scores = {  # lines 7-13
         label: (server_scores(subspaces, local.vectors, rank) + client_scores(local, vectors, rank))
         / 2
         for label, local in class_spectra(

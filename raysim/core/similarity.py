@@ -29,7 +29,7 @@ SMALLEST_SHARE = 1e-3
 def response(spectrum: Spectrum, vectors: Array) -> Array:
     """Return e_i = ||Sigma v_i||, the spectral response to foreign eigenvectors (Eq. 3).
 
-    RCC-PFL calls it the estimated eigenvalue (its Eq. 2); Procedure 1, lines 9-11.
+    Procedure 1, lines 8-11. RCC-PFL's estimated eigenvalue: Eq. 2, Procedure 1, line 9.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def ratios(spectrum: Spectrum, vectors: Array) -> Array:
 
     Eigenvalues and responses up to D * eps * lambda_1 are rounding noise and count as zero.
     Where both are zero they agree, so s_i = 1: a direction in which neither data set varies
-    does not set them apart. RCC-PFL Eq. 3; Procedure 1, line 14.
+    does not set them apart. Procedure 1, lines 12-15; RCC-PFL Eq. 3, Procedure 1, line 10.
     """
     num_directions = int(vectors.shape[-1])
     if not 1 <= num_directions <= spectrum.rank:
@@ -92,8 +92,8 @@ def _without_noise(values: Array, noise: Array) -> Array:
 def relevance(spectrum: Spectrum, vectors: Array) -> Array:
     """Return r(k, j), the geometric mean of the ratios s_i, of shape () or (J,) (Eq. 5).
 
-    The relevance of the data set with these eigenvectors to the one with this spectrum: all of
-    Procedure 1. RCC-PFL Eq. 4.
+    The relevance of the data set with these eigenvectors to the one with this spectrum: Procedure
+    1, lines 16-17, with all that comes before. RCC-PFL Eq. 4, Procedure 1, line 11.
     """
     xp = array_namespace(spectrum.values)
     return xp.exp(xp.mean(xp.log(ratios(spectrum, vectors)), axis=-1))
@@ -108,7 +108,7 @@ def relevance_by_rank(spectrum: Spectrum, vectors: Array) -> Array:
 
 
 def symmetric(r: Array) -> Array:
-    """Return R = (r + r^T) / 2 with unit diagonal (Eq. 6; RCC-PFL Eq. 5)."""
+    """Return R = (r + r^T) / 2 with unit diagonal (Eq. 6; RCC-PFL Eq. 5, Procedure 1, line 14)."""
     if r.ndim != 2 or r.shape[0] != r.shape[1]:
         raise ValueError(
             f"r must be square, one row per client, got shape {tuple(r.shape)}; "

@@ -53,7 +53,7 @@ class Spectrum:
 def spectrum(features: Array, rank: int | None = None, threshold: float | None = None) -> Spectrum:
     """Return the top eigenpairs of the covariance of ``features``, not centred (FB-NLL Eq. 2).
 
-    Algorithm 1, lines 5-6; Procedure 1, lines 4-6.
+    Algorithm 1, lines 5-6; Procedure 1, lines 4-6; RCC-PFL Eq. 1 and Procedure 1, line 3.
 
     Parameters
     ----------

@@ -101,7 +101,7 @@ class CorrectSettings:
 
 
 def correct_labels(how: CorrectionSettings) -> Step:
-    """Return the step that corrects every client's labels once."""
+    """Return the step that corrects every client's labels once (Algorithm 1, lines 19-20)."""
 
     def step(context: Context, state: State) -> State:
         clean = {"features": context.server_features("correction"), "labels": context.clean[1]}
@@ -192,7 +192,7 @@ def score_uploads(
 def class_vectors_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, dict[int, np.ndarray]]:
-    """Reply with the eigenvectors of every local (possibly wrong) class (lines 4-6)."""
+    """Reply with the eigenvectors of every local (perhaps noisy) class (lines 2-6)."""
     spectra = _local_spectra(client, memory, arguments)
     return memory, {c: to_numpy(s.vectors).astype(WIRE) for c, s in spectra.items()}
 
@@ -200,7 +200,7 @@ def class_vectors_task(
 def relabel_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, dict[str, Any]]:
-    """Reply with the new labels: decide every local class, then write all at once (lines 11-21)."""
+    """Reply with the new labels: decide every local class, then write all at once (lines 11-23)."""
     before = current_labels(client, memory)
     features, labels = _features_and_labels(client, memory, arguments)
     vectors = on_device(arguments["subspaces"]["vectors"].astype(np.float64), arguments["arrays"])
@@ -208,7 +208,7 @@ def relabel_task(
     decided: dict[int, int | None] = dict.fromkeys(np.unique(before).tolist())
     for c, own in _local_spectra(client, memory, arguments).items():
         reciprocal = to_numpy(client_scores(own, vectors, min(arguments["rank"], width)))  # line 11
-        averaged = (arguments["scores"][c].astype(np.float64) + reciprocal) / 2  # line 12
+        averaged = (arguments["scores"][c].astype(np.float64) + reciprocal) / 2  # lines 7-13
         decided[c] = decide(averaged, arguments["threshold"])  # line 14
     richer = vectors[:, :, : min(arguments["projection_rank"], width)]
     corrected, _ = apply_decisions(features, labels, decided, richer)  # lines 15-21

@@ -1,6 +1,6 @@
-"""A round of training inside groups.
+"""A round of training inside groups: local work, then one model per group.
 
-Local work, then one model per group (Algorithm 1, lines 23-32).
+FB-NLL Algorithm 1, lines 23-32; RCC-PFL Algorithm 1, lines 4-10.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ def train_groups_by(
 ) -> tuple[State, Mapping[ClientId, Any]]:
     """Train by a method's own ``task`` and merge; return the state and what clients replied.
 
+    FB-NLL Algorithm 1, lines 23-32; RCC-PFL Algorithm 1, lines 4-10.
+
     Replies carry ``loss`` and ``samples``, and may carry ``selected``: a mask of the samples that
     the client takes for rightly labelled, which the evaluator scores; None if it judged none.
     """
@@ -120,7 +122,7 @@ def local_arguments(context: Context) -> dict[str, Any]:
 
 
 def with_initial(context: Context, state: State) -> State:
-    """Give every group the same random weights."""
+    """Give every group the same random weights (FB-NLL Algorithm 1, lines 21-22)."""
     config = context.config
     tree = initial_tree(config.model, context.image_shape, context.classes, config.seed)
     handle = context.federation.put(tree)

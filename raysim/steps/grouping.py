@@ -96,7 +96,7 @@ class GroupingSettings:
         return int(config.data.partition.groups if self.groups is None else self.groups)
 
     def num_offered(self, full: Spectrum) -> int:
-        """Return how many eigenvectors a client with this spectrum offers."""
+        """Return how many eigenvectors a client with this spectrum offers (FB-NLL section V)."""
         if self.rank == "full":
             return full.rank  # d, unless the client has fewer samples than that
         if not isinstance(self.rank, str):
@@ -212,7 +212,7 @@ def _found_count(
 
 
 def exchange(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
-    """Return the similarity matrix R (Eq. 6) of all clients and the common rank q."""
+    """Return the similarity matrix R (Eq. 6) of all clients and the common rank q (lines 3-17)."""
     rows, rank = _uploaded(context, how)
     count = len(rows)
     context.sent("down", "eigenvectors", (count - 1) * rows.nbytes)  # line 11, by the server
@@ -245,7 +245,7 @@ def exchange_with_landmarks(
 
 
 def _uploaded(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
-    """Return every client's eigenvectors as rows (K, Q, D), and the common rank Q (lines 4-7)."""
+    """Return every client's eigenvectors as rows (K, Q, D), and the common rank Q (lines 3-7)."""
     federation = context.federation
     shared = {"how": how, "arrays": context.config.arrays}
     ranks = federation.map(spectrum_task, **shared)

@@ -168,7 +168,7 @@ class _Own:
 
 
 def _own(client: Client, arguments: Mapping[str, Any]) -> _Own:
-    """Return what the client keeps, computed once per process."""
+    """Return what the client keeps, computed once per process (Procedure 1, lines 2-7)."""
     if "own" not in client.scratch:
         full = _spectrum(client, arguments["arrays"])
         offered = arguments["how"].num_offered(full)
