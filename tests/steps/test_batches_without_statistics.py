@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from raysim.methods.dividemix import plain_losses
 from raysim.models.evaluation import logits, sample_losses
 from raysim.models.params import initial_tree
 from raysim.models.sessions import open_session
@@ -12,7 +13,6 @@ from raysim.models.training import TrainSettings
 from raysim.models.zoo import FourConv
 from raysim.seeding import stream
 from raysim.steps.centroids import looked_at
-from raysim.steps.mixmatch import plain_losses
 from raysim.steps.neighbours import _expertise
 
 MODEL, CLASSES, BATCH = FourConv(track_running_stats=False), 4, 3

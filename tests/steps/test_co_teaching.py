@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from raysim.errors import ConfigError
-from raysim.methods.co_teaching import CoTeaching
+from raysim.methods.co_teaching import CoTeaching, teach, with_pair
 from raysim.models.sessions import open_session
 from raysim.models.training import TrainSettings
 from raysim.models.zoo import MODELS
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps.peers import teach, with_peers
 
 CLASSES, LR = 3, 0.1
 MODEL = MODELS.get("logistic")()
@@ -48,9 +47,10 @@ def taught(rate, *, samples=8, train=TRAIN):
     start = pair(rng)
     with open_session(
         MODEL, start, images, labels, train, rng=stream(1, "test"), classes=CLASSES
-    ) as own:
-        kept = teach(own, rate=rate)
-        return start, images, labels, [own.tree(0), own.tree(1)], kept, own.loss
+    ) as session:
+        kept = teach(session, rate=rate)
+        after = [session.tree(0), session.tree(1)]
+        return start, images, labels, after, kept, session.loss
 
 
 def slow_losses(flat, images, labels):
@@ -146,7 +146,9 @@ def test_a_client_without_samples_sends_what_it_received(bench):
     both, _ = run_round(made, CoTeaching())
     one, _ = run_round(alone, CoTeaching())
 
-    start = made.federation.get(with_peers(made.round(), both).models["group/0"])
+    start = made.federation.get(
+        with_pair(made.round(), State(groups=both.groups)).models["group/0"]
+    )
     trained = alone.federation.get(one.models["group/0"])
     found = made.federation.get(both.models["group/0"])
     for part in ("trainable", "second/trainable"):  # 3 samples count 3, none counts 1

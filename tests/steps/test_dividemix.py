@@ -10,7 +10,14 @@ import torch
 
 from raysim.core.selection import clean_posterior
 from raysim.errors import ConfigError
-from raysim.methods.dividemix import DivideMix
+from raysim.methods.co_teaching import teach
+from raysim.methods.dividemix import (
+    DivideMix,
+    co_guessed,
+    co_refined,
+    plain_losses,
+    semi_supervised,
+)
 from raysim.models.evaluation import logits, sample_losses
 from raysim.models.params import initial_tree
 from raysim.models.sessions import open_session
@@ -19,21 +26,10 @@ from raysim.models.zoo import MODELS
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps.mixmatch import (
-    MixStep,
-    co_guessed,
-    mixed_steps,
-    plain_losses,
-    refined,
-    semi_supervised,
-    train_divided,
-)
-from raysim.steps.peers import teach
 
 CLASSES, LR = 3, 0.1
 MODEL = MODELS.get("logistic")()
 TRAIN = TrainSettings(epochs=1, batch_size=16, lr=LR, order="stored")
-STEP = MixStep(threshold=0.5, temperature=0.5, mixing=4.0, unlabelled=25.0, ramp=16, steps=100)
 
 
 def logits_of(*rows):
@@ -43,12 +39,12 @@ def logits_of(*rows):
 
 @pytest.mark.parametrize(("elapsed", "weight"), [(0, 0.0), (4, 6.25), (8.5, 13.28125), (16, 25.0)])
 def test_the_weight_of_samples_without_labels_grows(elapsed, weight):
-    assert STEP.strength(elapsed) == weight
-    assert STEP.strength(elapsed + 100) == 25.0
+    assert DivideMix().strength(elapsed) == weight
+    assert DivideMix().strength(elapsed + 100) == 25.0
 
 
 def test_without_a_ramp_the_weight_is_there_at_once():
-    assert MixStep(**{**vars(STEP), "ramp": 0}).strength(0) == 25.0
+    assert DivideMix(ramp_rounds=0).strength(0) == 25.0
 
 
 def test_a_guess_is_the_mean_over_networks_and_views():
@@ -60,7 +56,7 @@ def test_a_guess_is_the_mean_over_networks_and_views():
 
     assert co_guessed(networks, views)[0].tolist() == pytest.approx([0.5, 0.5])
     # Trust 0.9 in label 1, and 0.1 of the first network's mean (0.7, 0.3).
-    found = refined(networks[0], views, labels=torch.tensor([1]), trust=torch.tensor([0.9]))
+    found = co_refined(networks[0], views, labels=torch.tensor([1]), trust=torch.tensor([0.9]))
     assert found[0].tolist() == pytest.approx([0.07, 0.93])
 
 
@@ -93,7 +89,7 @@ def client(samples=16):
     return images, labels, trees
 
 
-def session(images, labels, trees, train=TRAIN, model=MODEL):
+def opened(images, labels, trees, train=TRAIN, model=MODEL):
     return open_session(model, trees, images, labels, train, rng=stream(1, "test"), classes=CLASSES)
 
 
@@ -141,9 +137,9 @@ def slow_network(mine, peer, images, labels, clean, rng, weight):
 def test_each_network_learns_from_the_parts_of_the_other_one():
     images, labels, trees = client()
 
-    with session(images, labels, trees) as own:
-        trusted = train_divided(own, STEP, round_id=8)
-        after, loss = [own.tree(i)["trainable"] for i in (0, 1)], own.loss
+    with opened(images, labels, trees) as session:
+        trusted = DivideMix().train_divided(session, round_id=8)
+        after, loss = [session.tree(i)["trainable"] for i in (0, 1)], session.loss
 
     rng = stream(1, "test")
     rng.integers(2**63)  # the session seeds torch by it
@@ -166,23 +162,23 @@ def test_the_peer_stays_as_it_is():
     images, labels = rng.normal(size=(12, 1, 8, 8)).astype(np.float32), rng.integers(0, 3, 12)
     trees = [initial_tree(model, (8, 8, 1), CLASSES, seed) for seed in (0, 1)]
     clean = np.array([0.9, 0.2] * 6)
-    with session(images, labels, trees, model=model) as own:
-        sizes = [size for size, _ in mixed_steps(own, STEP, 0, clean, round_id=0)]
+    with opened(images, labels, trees, model=model) as session:
+        sizes = [size for size, _ in DivideMix().mixed_steps(session, 0, clean, round_id=0)]
 
         assert sizes == [6]
-        np.testing.assert_array_equal(own.tree(1)["buffers"], trees[1]["buffers"])
-        assert not np.array_equal(own.tree(0)["buffers"], trees[0]["buffers"])
-        assert own.networks[1].training
+        np.testing.assert_array_equal(session.tree(1)["buffers"], trees[1]["buffers"])
+        assert not np.array_equal(session.tree(0)["buffers"], trees[0]["buffers"])
+        assert session.networks[1].training
 
 
 def test_a_batch_of_one_sample_is_left_out_and_the_other_part_goes_round():
     images, labels, trees = client(9)
     train = TrainSettings(epochs=1, batch_size=2, lr=LR, order="stored")
     clean = np.array([0.9] * 5 + [0.1] * 4)
-    with session(images, labels, trees, train=train) as own:
+    with opened(images, labels, trees, train=train) as session:
         # 2, 2 and 1 with labels; 2 and 2 without.
-        sizes = [size for size, _ in mixed_steps(own, STEP, 0, clean, round_id=0)]
-        other = [size for size, _ in mixed_steps(own, STEP, 1, 1 - clean, round_id=0)]
+        sizes = [size for size, _ in DivideMix().mixed_steps(session, 0, clean, round_id=0)]
+        other = [size for size, _ in DivideMix().mixed_steps(session, 1, 1 - clean, round_id=0)]
 
     assert sizes == [2, 2]
     assert other == [2, 2]
@@ -197,12 +193,12 @@ def test_samples_that_cannot_be_divided_are_all_trusted(samples):
     if samples == 2:
         labels[0] = 0
 
-    with session(images, labels, trees) as own:
-        trusted = train_divided(own, STEP, round_id=3)
-        found = [own.tree(i)["trainable"] for i in (0, 1)]
-    with session(images, labels, trees) as own:
-        teach(own, rate=0.0)
-        expected = [own.tree(i)["trainable"] for i in (0, 1)]
+    with opened(images, labels, trees) as session:
+        trusted = DivideMix().train_divided(session, round_id=3)
+        found = [session.tree(i)["trainable"] for i in (0, 1)]
+    with opened(images, labels, trees) as session:
+        teach(session, rate=0.0)
+        expected = [session.tree(i)["trainable"] for i in (0, 1)]
 
     np.testing.assert_array_equal(found, expected)
     assert trusted.shape == (samples,)
@@ -214,8 +210,8 @@ def test_losses_are_those_of_the_evaluation_mode():
     rng = stream(0, "test.dividemix.losses")
     images, labels = rng.normal(size=(7, 1, 8, 8)).astype(np.float32), rng.integers(0, 3, 7)
     tree = initial_tree(model, (8, 8, 1), CLASSES, 0)
-    with session(images, labels, [tree, tree], model=model) as own:
-        found = plain_losses(own, 1)
+    with opened(images, labels, [tree, tree], model=model) as session:
+        found = plain_losses(session, 1)
 
     expected = sample_losses(logits(model, tree, images, classes=CLASSES), labels)
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -227,7 +223,7 @@ def test_losses_are_those_of_the_evaluation_mode():
 def test_warm_up_trains_both_networks_and_judges_nothing(bench):
     made = bench([[0, 0, 1], [1, 0], []], "model.name=logistic", "train.epochs=1", classes=2)
     _, warm, train = DivideMix().stages(made.config)
-    first, second = made.round(), made.round()
+    first, second = made.round(stage="warmup"), made.round()
 
     state = warm.step(first, State(groups=dict.fromkeys(range(3), 0)))
     state = train.step(second, state)
