@@ -14,9 +14,9 @@ which only changes the scale of a step; ours is the mean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class CoTeaching(Method):
     def round(self, context: Context, state: State) -> State:
         return Method.round(self, context, with_pair(context, state))
 
-    def networks(self, received: Tree, memory: Tree) -> Sequence[Tree]:
+    def networks(self, received: Tree, memory: Tree, sent: Mapping[str, Any]) -> Sequence[Tree]:
         return pair_in(received)
 
     def train(self, session: Session, memory: Tree, where: Where) -> tuple[Tree, Contribution]:

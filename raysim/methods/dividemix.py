@@ -78,7 +78,7 @@ class DivideMix(WarmedUp):
     def round(self, context: Context, state: State) -> State:
         return WarmedUp.round(self, context, with_pair(context, state))
 
-    def networks(self, received: Tree, memory: Tree) -> Sequence[Tree]:
+    def networks(self, received: Tree, memory: Tree, sent: Mapping[str, Any]) -> Sequence[Tree]:
         return pair_in(received)
 
     def train(self, session: Session, memory: Tree, where: Where) -> tuple[Tree, Contribution]:

@@ -120,7 +120,7 @@ class Method:
         task = train_task if type(self).train is Method.train else LocalTask(self)
         return train_groups_by(task, context, state, chosen, each=each, **shared)
 
-    def networks(self, received: Tree, memory: Tree) -> Sequence[Tree]:
+    def networks(self, received: Tree, memory: Tree, sent: Mapping[str, Any]) -> Sequence[Tree]:
         """Return the weights of the networks that ``train`` works with."""
         return [received]
 
@@ -147,7 +147,7 @@ class LocalTask:
     def __call__(
         self, client: Client, memory: Tree, arguments: Mapping[str, Any]
     ) -> tuple[Tree, Contribution]:
-        trees = self.method.networks(received_model(arguments), memory)
+        trees = self.method.networks(received_model(arguments), memory, arguments)
         with client_session(client, memory, arguments, trees=trees) as session:
             return self.method.train(session, memory, arguments["where"])
 

@@ -1,5 +1,7 @@
 """SELFIE in a federation: repair labels whose predictions agree (Song et al. 2019; FedRN 2022).
 
+Equations are SELFIE's; raysim/docs/sheets/selfie.md. N samples, Q past predictions, C classes.
+
 Deviations from the paper, as in FedRN's comparison: the noise rate is the same in every setting
 (the paper: known, estimated again at each of three restarts), there are no restarts, warm-up is
 counted in rounds, predictions join the history before samples are selected.
@@ -9,69 +11,79 @@ Deviation from both released codes: a sample with fewer than ``history`` predict
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+import math
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from raysim.core.selection import EMPTY
-from raysim.methods import METHODS
-from raysim.methods.centralised import Centralised, baseline_round
-from raysim.protocols import Client, Context, Contribution, State, Tree
-from raysim.settings import check, settings
-from raysim.steps.histories import Refurbished, SelfieStep, train_refurbished
-from raysim.steps.sessions import client_session, sent_model
+from raysim.core.selection import (
+    EMPTY,
+    ROUNDING,
+    appended,
+    label_uncertainty,
+    majority,
+    smallest,
+)
+from raysim.methods.method import METHODS, WarmedUp, other_training
+from raysim.models.sessions import Session, gradients
+from raysim.models.training import local_optimizer
+from raysim.protocols import Contribution, Tree, Where
+from raysim.settings import In, settings
+from raysim.steps.sessions import sent_model
 
 HISTORY, LABELS = "selfie/history", "selfie/labels"
+"""In a client's memory: predicted labels (N, Q), oldest first; repaired labels (N,), or EMPTY."""
 
 
 @METHODS.register("selfie")
 @settings
-class Selfie(Centralised):
+class Selfie(WarmedUp):
     """SELFIE (Song et al. 2019): small-loss samples, and labels that past predictions agree on."""
 
-    noise_rate: float = 0.2  # FedRN, for every noise
-    """tau, the share of a batch that is not taken for clean."""
-    history: int = 15
+    noise_rate: Annotated[float, In("[0, 1)", do="try the share of wrong labels")] = 0.2
+    """tau, the share of a batch that is not taken for clean; FedRN has 0.2 for every noise."""
+    history: Annotated[int, In("[1, inf)", do="try 15")] = 15
     """q, predictions per sample."""
-    uncertainty: float = 0.05
+    uncertainty: Annotated[float, In("[0, 1]", do="try 0.05")] = 0.05
     """eps: a label is repaired if the entropy of its predictions over log C is at most this; with
     15 predictions of 10 classes they must all agree."""
     parity: Literal["paper", "code"] = "paper"
+    title: ClassVar = "SELFIE"
+    refuses: ClassVar = (other_training,)
+    stateless: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        Centralised.__post_init__(self)
-        ok = 0 <= self.noise_rate < 1
-        do = "try the share of wrong labels"
-        check(ok, "noise_rate", "must be in [0, 1)", got=self.noise_rate, do=do)
-        check(self.history >= 1, "history", "must be at least 1", got=self.history, do="try 15")
-        ok = 0 <= self.uncertainty <= 1
-        check(ok, "uncertainty", "must be in [0, 1]", got=self.uncertainty, do="try 0.05")
+    def train(self, session: Session, memory: Tree, where: Where) -> tuple[Tree, Contribution]:
+        """Train, after the warm-up on small losses and repaired labels only (Algorithm 1)."""
+        import torch
+        from torch.nn.functional import cross_entropy
 
-    def _warm(self, context: Context, state: State) -> State:
-        return self._round(context, state, select=False)
-
-    def _train(self, context: Context, state: State) -> State:
-        return self._round(context, state, select=True)
-
-    def _round(self, context: Context, state: State, *, select: bool) -> State:
-        step = SelfieStep(noise_rate=self.noise_rate, uncertainty=self.uncertainty)
+        count, doubted = len(session.labels), where.stage == "train"
         first = 0 if self.parity == "code" else EMPTY
-        local = {"step": step, "select": select, "history": self.history, "first": first}
-        return baseline_round(selfie_task, context, state, **local)
-
-
-def selfie_task(
-    client: Client, memory: Tree, arguments: Mapping[str, Any]
-) -> tuple[Tree, Contribution]:
-    """Reply with the model; keep the predictions and the repaired labels."""
-    select = arguments["select"]
-    with client_session(client, memory, arguments) as own:
-        count = len(own.labels)
-        unseen = np.full((count, arguments["history"]), arguments["first"], dtype=np.int16)
-        known = Refurbished(
-            memory.get(HISTORY, unseen), memory.get(LABELS, np.full(count, EMPTY, dtype=np.int64))
-        )
-        known, clean = train_refurbished(own, arguments["step"], known, select=select)
-        memory = {**memory, HISTORY: known.history, LABELS: known.labels}
-        return memory, sent_model(own, selected=clean if select else None)
+        unseen = np.full((count, self.history), first, dtype=np.int16)
+        history = np.array(memory.get(HISTORY, unseen))
+        repaired = np.array(memory.get(LABELS, np.full(count, EMPTY, dtype=np.int64)))
+        clean = np.ones(count, dtype=bool)
+        update, network = local_optimizer(session.weights(), session.train), session.networks[0]
+        for epoch, batch in session.batches():
+            logits, rows = network(batch.images), batch.index
+            predicted = logits.detach().argmax(dim=1).cpu().numpy()
+            history[rows] = appended(history[rows], predicted)
+            loss = cross_entropy(logits, batch.labels)
+            if doubted:
+                losses = cross_entropy(logits.detach(), batch.labels, reduction="none")
+                clean_count = math.ceil((1.0 - self.noise_rate) * len(rows) - ROUNDING)
+                clean[rows] = smallest(losses.cpu().numpy(), clean_count)
+                # A label is repaired where past predictions agree, else it stays as it was.
+                sure = label_uncertainty(history[rows], session.classes) <= self.uncertainty
+                agreed = majority(history[rows], session.classes)
+                repaired[rows] = np.where(sure, agreed, repaired[rows])
+                # The loss over clean and repaired samples; a repaired label goes before the given.
+                is_repaired = repaired[rows] != EMPTY
+                wanted = np.where(is_repaired, repaired[rows], session.labels[rows])
+                kept = clean[rows] | is_repaired
+                target = torch.tensor(wanted[kept], dtype=torch.int64, device=session.device)
+                loss = cross_entropy(network(batch.images[kept]), target)
+            update(gradients(loss, session.weights()))
+            session.note(epoch, len(rows), loss)
+        memory = {**memory, HISTORY: history, LABELS: repaired}
+        return memory, sent_model(session, selected=clean if doubted else None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raysim.core.selection import LOG_FLOOR
 from raysim.settings import check, settings
 
 if TYPE_CHECKING:
@@ -76,55 +75,3 @@ class SmoothedCrossEntropy:
 
 PLAIN = SmoothedCrossEntropy(smoothing=0.0, temperature=1.0)
 """Ordinary cross-entropy."""
-
-
-# ---- CORES2, and its use in FedFixer (fedfixer.md) --------------------------------------------
-
-
-def class_losses(logits: torch.Tensor) -> torch.Tensor:
-    """Return CE(f(x), c) for every class c, (N, C)."""
-    import torch
-
-    return -(torch.softmax(logits, dim=1) + LOG_FLOOR).log()
-
-
-def confident_loss(
-    logits: torch.Tensor, labels: torch.Tensor, strength: float, prior: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Return CE(f(x), y) - beta sum_c pi_c CE(f(x), c) per sample; ``prior`` pi, null: uniform.
-
-    Only the second term has a floor, as in the released code: with one, the first would lose its
-    gradient for a label that the network is sure to be wrong.
-    """
-    from torch.nn.functional import cross_entropy
-
-    each = class_losses(logits)
-    own = cross_entropy(logits, labels, reduction="none")
-    expected = each.mean(dim=1) if prior is None else each @ prior
-    return own - strength * expected
-
-
-def sieve(logits: torch.Tensor, labels: torch.Tensor, *, strict: bool = False) -> torch.Tensor:
-    """Return which samples are taken for clean: CE(f(x), y) <= mean_c CE(f(x), c).
-
-    ``strict``: below it, as FedFixer's Eq. (3) prints it; the released code has <=.
-    """
-    excess = confident_loss(logits, labels, 1.0)
-    return excess < 0 if strict else excess <= 0
-
-
-def confidence_strength(epoch: int, *, epochs: int, warmup: int, largest: float) -> float:
-    """Return beta at an epoch counted over rounds (the released code's schedule).
-
-    0 for E floor(T_s / 5) epochs, then E T_s epochs from 0 up to ``largest``, then that.
-    """
-    silent, ramp = epochs * (warmup // 5), epochs * warmup
-    step = epoch - silent
-    if step < 0 or largest == 0:
-        return 0.0
-    return largest if step >= ramp - 1 else largest * step / (ramp - 1)
-
-
-def mean_of(losses: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Return the mean over the chosen samples; of no sample it is 0 and has no gradient."""
-    return losses[chosen].mean() if bool(chosen.any()) else losses.sum() * 0.0

@@ -139,6 +139,13 @@ class Session:
             for norm, momentum in zip(norms, before, strict=True):
                 norm.momentum = momentum
 
+    def label_shares(self) -> torch.Tensor:
+        """Return pi, how often each label occurs among the client's samples (C,)."""
+        import torch
+
+        counts = np.bincount(self.labels, minlength=self.classes) / len(self.labels)
+        return torch.tensor(counts, dtype=torch.float32, device=self.device)
+
     def weights(self, which: int = 0) -> list[torch.Tensor]:
         """Return the trainable parameters of a network."""
         return list(self.networks[which].parameters())

@@ -5,6 +5,7 @@ All run with FedAvg's weights by samples and one kernel, so that nothing else te
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -89,7 +90,12 @@ def test_the_oracle_is_fedavg_only_while_all_labels_are_right(weights):
 def test_joint_optimisation_that_never_replaces_a_label_is_fedavg(weights, monkeypatch):
     plain = ("method.warmup_rounds=0", "method.prior_weight=0", "method.entropy_weight=0")
     replacing = weights("joint_optimization", *plain)
-    monkeypatch.setattr(JointOptimization, "_train", JointOptimization._warm)
+    train = JointOptimization.train
+
+    def warm(self, session, memory, where):
+        return train(self, session, memory, replace(where, stage="warmup"))
+
+    monkeypatch.setattr(JointOptimization, "train", warm)
     fedavg = weights("single")
 
     never = weights("joint_optimization", *plain)

@@ -9,20 +9,20 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from raysim.methods.cores2 import GlobalCores2, LocalCores2
-from raysim.models.losses import confident_loss, sieve
+from raysim.methods.cores2 import GlobalCores2, LocalCores2, confident_loss, sieve
 from raysim.models.sessions import open_session
 from raysim.models.training import TrainSettings
 from raysim.models.zoo import MODELS
-from raysim.protocols import State
+from raysim.protocols import State, Where
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps.dual import DualStep, train_dual, train_sifted
 from raysim.steps.group_training import with_initial
+from raysim.steps.server import ServerSettings
 
 MODEL = MODELS.get("logistic")()
 TRAIN = TrainSettings(epochs=1, batch_size=8, lr=0.3, order="stored")
-STEP = DualStep(warmup=0, confidence=2.0, is_dual=False)
+ALONE, SIFTED = GlobalCores2(warmup=0), LocalCores2(warmup=0)
+LATER = Where("train", 3, 10)
 
 
 def samples():
@@ -52,8 +52,9 @@ def test_the_global_model_trains_on_its_own_selection_with_smaller_steps():
     with open_session(
         MODEL, [start], images, labels, TRAIN, rng=stream(1, "test"), classes=3
     ) as own:
-        count, mask = train_dual(own, STEP, round_id=3)
-        found = own.tree()["trainable"]
+        own.sent = {"server": ServerSettings()}
+        _, sent = ALONE.train(own, {}, LATER)
+        found, mask = sent.tree["trainable"], sent.reply["selected"]
 
     chosen = sieve(outputs(torch.tensor(start["trainable"]), images), given)
     # beta 2 divides the step by 3.
@@ -64,7 +65,6 @@ def test_the_global_model_trains_on_its_own_selection_with_smaller_steps():
     )
     assert 0 < chosen.sum() < 8
     assert mask.tolist() == chosen.tolist()
-    assert count == chosen.sum()
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -72,8 +72,10 @@ def test_the_private_model_selects_for_plain_cross_entropy():
     images, labels, trees = samples()
     given = torch.tensor(labels)
     with open_session(MODEL, trees, images, labels, TRAIN, rng=stream(1, "test"), classes=3) as own:
-        mask = train_sifted(own, STEP, round_id=3)
-        shared, private = own.tree(0)["trainable"], own.tree(1)["trainable"]
+        own.sent = {"server": ServerSettings()}
+        memory, sent = SIFTED.train(own, {}, LATER)
+        mask = sent.reply["selected"]
+        shared, private = sent.tree["trainable"], memory["private/trainable"]
 
     start, own_start = trees[0]["trainable"], trees[1]["trainable"]
     chosen = sieve(outputs(torch.tensor(own_start), images), given)
@@ -93,26 +95,19 @@ def test_the_network_that_sieves_has_a_learning_rate_of_its_own():
     images, labels, trees = samples()
     starts = [tree["trainable"] for tree in trees]
 
-    def after(train, step):
+    def after(method):
         with open_session(
             MODEL, trees, images, labels, TRAIN, rng=stream(1, "test"), classes=3
         ) as own:
-            train(own, step, round_id=3)
+            own.sent = {"server": ServerSettings()}
+            method.train(own, {}, LATER)
             return [own.tree(i)["trainable"] - start for i, start in enumerate(starts)]
 
-    half = replace(STEP, personal_lr=0.5)
-    alone, slower = after(train_dual, STEP), after(train_dual, half)
+    alone, slower = after(ALONE), after(replace(ALONE, personal_lr=0.5))
     np.testing.assert_allclose(slower[0], alone[0] / 2, atol=1e-6)
-    both, slower = after(train_sifted, STEP), after(train_sifted, half)
+    both, slower = after(SIFTED), after(replace(SIFTED, personal_lr=0.5))
     np.testing.assert_allclose(slower[1], both[1] / 2, atol=1e-6)
     np.testing.assert_array_equal(slower[0], both[0])
-
-
-@pytest.mark.parametrize("method", [GlobalCores2, LocalCores2])
-def test_its_settings_reach_the_step(method):
-    found = method(warmup=3, confidence=1.5, personal_lr=0.5)._step()
-
-    assert found == DualStep(warmup=3, confidence=1.5, personal_lr=0.5, is_dual=False)
 
 
 @pytest.mark.parametrize("method", [GlobalCores2, LocalCores2])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from raysim.models.losses import confidence_strength, confident_loss, mean_of, sieve
+from raysim.methods.cores2 import GlobalCores2, confidence_strength, confident_loss, mean_of, sieve
+from raysim.methods.fedfixer import FedFixer
 from raysim.models.sessions import open_session
 from raysim.models.training import TrainSettings
 from raysim.models.zoo import MODELS
+from raysim.protocols import Where
 from raysim.seeding import stream
-from raysim.steps.dual import DualStep, label_shares, train_dual
+from raysim.steps.server import ServerSettings
 
 
 def logits_of(*rows):
@@ -99,12 +102,12 @@ MODEL = MODELS.get("logistic")()
 TRAIN = TrainSettings(epochs=1, batch_size=8, lr=LR, order="stored")
 
 
-def step(**changes) -> DualStep:
+def method(**changes) -> FedFixer:
     known = {"warmup": 0, "distance": 1.5, "confidence": 2.0, "personal_lr": 0.5, "inner_steps": 3}
-    return DualStep(**{**known, **changes})
+    return FedFixer(**{**known, **changes})
 
 
-def trained(how: DualStep, *, round_id: int):
+def trained(how: FedFixer, *, round_id: int, lr: float = LR):
     """Weights of both before, images, labels, and both networks after one batch."""
     rng = stream(0, "test.fedfixer")
     images = rng.normal(size=(8, 1, 2, 2)).astype(np.float32)
@@ -112,9 +115,10 @@ def trained(how: DualStep, *, round_id: int):
     flat = rng.normal(size=(2, 15)).astype(np.float32)  # unlike weights select unlike samples
     start = [{"trainable": own, "buffers": np.zeros(0, np.float32)} for own in flat]
     with open_session(
-        MODEL, start, images, labels, TRAIN, rng=stream(1, "test"), classes=CLASSES
+        MODEL, start, images, labels, replace(TRAIN, lr=lr), rng=stream(1, "test"), classes=CLASSES
     ) as own:
-        count, mask = train_dual(own, how, round_id=round_id)
+        _, sent = how.train(own, {}, Where("train", round_id, 10))
+        count, mask = sent.reply["kept"], sent.reply["selected"]
         return flat, images, labels, own.tree(0), own.tree(1), count, mask
 
 
@@ -142,7 +146,7 @@ def slow_gradient(flat, images, labels, beta, chosen):
 @pytest.mark.parametrize("alternate", [True, False])
 def test_a_batch_follows_the_sheet(alternate):
     start, images, labels, shared, personal, count, mask = trained(
-        step(alternate=alternate), round_id=7
+        method(without="nothing" if alternate else "alternation"), round_id=7
     )
     beta, eta = 2.0, LR / 3.0  # warm-up 0: beta is there at once; steps are divided by 1 + beta
     zeta = 0.5 * eta
@@ -168,7 +172,7 @@ def test_a_batch_follows_the_sheet(alternate):
 
 @pytest.mark.parametrize("alternate", [True, False])
 def test_the_printed_algorithm_pulls_before_the_gradient(alternate):
-    how = step(literal=True, inner_steps=1, alternate=alternate)
+    how = method(parity="paper", without="nothing" if alternate else "alternation")
     start, images, labels, shared, personal, _, mask = trained(how, round_id=7)
 
     w, theta = torch.tensor(start)
@@ -198,16 +202,46 @@ def test_the_printed_algorithm_pulls_before_the_gradient(alternate):
 
 
 def test_everybody_is_selected_until_the_warm_up_is_over():
-    *_, count, mask = trained(step(warmup=3), round_id=3)
+    *_, count, mask = trained(method(warmup=3), round_id=3)
 
     assert mask is None  # nothing was judged
     assert count == 8
 
 
 def test_without_a_personal_model_it_stays_as_it_was():
-    start, *_, personal, _, _ = trained(step(is_dual=False), round_id=7)
+    start, *_, personal, _, _ = trained(method(without="personal"), round_id=7)
 
     np.testing.assert_array_equal(personal["trainable"], start[1])
+
+
+def test_without_the_distance_term_nothing_pulls():
+    *_, shared, personal, count, _ = trained(method(without="distance"), round_id=7)
+    *_, other_shared, other_personal, other_count, _ = trained(method(distance=0.0), round_id=7)
+
+    np.testing.assert_array_equal(shared["trainable"], other_shared["trainable"])
+    np.testing.assert_array_equal(personal["trainable"], other_personal["trainable"])
+    assert count == other_count
+
+
+def test_without_the_confidence_term_the_steps_still_shrink():
+    *_, shared, _, _, _ = trained(method(without="confidence"), round_id=7)
+    # No term means beta 0 in the loss; the steps are those of beta 2, a third of those of beta 0.
+    third = method(confidence=0.0)
+    with_third_of_the_rate = trained(third, round_id=7, lr=LR / 3)[3]
+
+    np.testing.assert_allclose(shared["trainable"], with_third_of_the_rate["trainable"], atol=1e-6)
+
+
+def test_without_the_personal_model_it_is_cores2():
+    start, images, labels, shared, _, _, mask = trained(method(without="personal"), round_id=7)
+    tree = {"trainable": start[0], "buffers": np.zeros(0, np.float32)}
+    rng = stream(1, "test")
+    with open_session(MODEL, [tree], images, labels, TRAIN, rng=rng, classes=CLASSES) as own:
+        own.sent = {"server": ServerSettings()}
+        alone = GlobalCores2(warmup=0, personal_lr=0.5).train(own, {}, Where("train", 7, 10))[1]
+
+    np.testing.assert_array_equal(shared["trainable"], alone.tree["trainable"])
+    assert mask.tolist() == alone.reply["selected"].tolist()
 
 
 def test_label_shares_are_the_empirical_prior():
@@ -217,7 +251,7 @@ def test_label_shares_are_the_empirical_prior():
     with open_session(
         MODEL, [tree], images, labels, TRAIN, rng=stream(0, "test"), classes=3
     ) as own:
-        assert label_shares(own).tolist() == [0.75, 0.0, 0.25]
+        assert own.label_shares().tolist() == [0.75, 0.0, 0.25]
 
 
 def test_statistics_move_as_often_as_the_network_would_run():

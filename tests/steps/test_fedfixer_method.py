@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ import torch
 from raysim.methods.fedfixer import FedFixer
 from raysim.protocols import State
 from raysim.settings import SettingError
-from raysim.steps.dual import DualStep
+from raysim.steps.sessions import sent_model
 
 
 def run_round(made, method, number=0, state=None):
@@ -24,14 +22,14 @@ def run_round(made, method, number=0, state=None):
 def fake_training(monkeypatch, counts):
     """Let clients of so many samples select so many of them; weights become their samples."""
 
-    def train(own, step, *, round_id):
+    def train(self, session, memory, where):
+        size = len(session.labels)
         with torch.no_grad():
-            for part in own.weights(0):
-                part.fill_(len(own.labels))
-        count = counts[len(own.labels)]
-        return float(count), np.arange(len(own.labels)) < count
+            for part in session.weights(0):
+                part.fill_(size)
+        return memory, sent_model(session, weight=float(counts[size]), kept=counts[size])
 
-    monkeypatch.setattr("raysim.methods.fedfixer.train_dual", train)
+    monkeypatch.setattr(FedFixer, "train", train)
 
 
 def test_clients_count_by_what_they_selected(bench, monkeypatch):
@@ -67,24 +65,6 @@ def test_nothing_is_judged_before_the_warm_up_is_over(bench):
     assert judged == [False, False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("without", "changed"),
-    [
-        ("nothing", {}),
-        ("distance", {"distance": 0.0, "keeps_personal": True}),
-        ("confidence", {"plain_loss": True}),
-        ("alternation", {"alternate": False}),
-        ("personal", {"alternate": False, "is_dual": False}),
-    ],
-)
-def test_an_ablation_takes_away_its_part_alone(without, changed):
-    whole = DualStep(
-        warmup=10, confidence=2.0, distance=15.0, inner_steps=5, alternate=True, is_dual=True
-    )
-
-    assert FedFixer(without=without)._step() == replace(whole, **changed)
-
-
 def test_the_personal_model_is_kept_only_without_the_distance_term(bench):
     for without, keeps in (("nothing", False), ("distance", True)):
         made = bench([[0, 0, 1], [1, 0]], "model.name=logistic", "train.epochs=1", classes=2)
@@ -103,12 +83,3 @@ def memory_task(client, memory, arguments):
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(SettingError, match=next(iter(wrong))):
         FedFixer(**wrong)
-
-
-def test_without_the_confidence_term_the_steps_still_shrink():
-    method = FedFixer(without="confidence")
-
-    step_of = method._step()
-
-    assert step_of.plain_loss
-    assert step_of.strength(100, 5) == 2.0  # which divides the steps by 3

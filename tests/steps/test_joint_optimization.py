@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from raysim.errors import ConfigError
-from raysim.methods.joint_optimization import JointOptimization
+from raysim.methods.joint_optimization import HISTORY, TARGETS, JointOptimization
 from raysim.models.sessions import open_session
 from raysim.models.training import TrainSettings
 from raysim.models.zoo import MODELS
-from raysim.protocols import State
+from raysim.protocols import State, Where
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps.histories import JointStep, joint_loss, train_jointly
+from raysim.steps.server import ServerSettings
 
 CLASSES, LR = 3, 0.1
 MODEL = MODELS.get("logistic")()
-STEP = JointStep(prior=1.2, entropy=0.8)
+METHOD = JointOptimization(history=4)  # a 1.2, b 0.8
 
 
 def test_the_loss_worked_by_hand():
@@ -28,7 +28,7 @@ def test_the_loss_worked_by_hand():
     # L_p = 1/3 (log 2/3 + 2 log 4/3).
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.25]]))
 
-    found = joint_loss(logits, torch.tensor([[0.0, 1.0, 0.0]]), STEP)
+    found = METHOD.loss(logits, torch.tensor([[0.0, 1.0, 0.0]]))
 
     divergence = (math.log(2 / 3) + 2 * math.log(4 / 3)) / 3
     expected = 2 * math.log(2) + 1.2 * divergence + 0.8 * 1.5 * math.log(2)
@@ -38,14 +38,14 @@ def test_the_loss_worked_by_hand():
 # ---- epochs of one batch ------------------------------------------------------------------------
 
 
-def trained(step=STEP, *, epochs=2, update=True, length=4, past=0):
+def trained(method=METHOD, *, epochs=2, update=True, past=0):
     """Weights before, images, labels, and model, history and targets after."""
     rng = stream(0, "test.joint")
     images = rng.normal(size=(8, 1, 2, 2)).astype(np.float32)
     labels = rng.integers(0, CLASSES, 8)
     flat = rng.normal(size=15).astype(np.float32)
     tree = {"trainable": flat, "buffers": np.zeros(0, np.float32)}
-    history = np.zeros((8, length, CLASSES), np.float32)
+    history = np.zeros((8, 4, CLASSES), np.float32)
     if past:
         history[:, -past:] = rng.dirichlet(np.ones(CLASSES), (8, past))
     targets = np.eye(CLASSES, dtype=np.float32)[labels]
@@ -53,8 +53,11 @@ def trained(step=STEP, *, epochs=2, update=True, length=4, past=0):
     with open_session(
         MODEL, [tree], images, labels, train, rng=stream(1, "test"), classes=CLASSES
     ) as own:
-        found = train_jointly(own, step, history, targets, update=update)
-        return flat, images, labels, history, own.tree()["trainable"], *found
+        own.sent = {"server": ServerSettings()}
+        where = Where("train" if update else "warmup", 0, 4)
+        memory, sent = method.train(own, {HISTORY: history, TARGETS: targets}, where)
+        known = memory[HISTORY], memory[TARGETS]
+        return flat, images, labels, history, sent.tree["trainable"], *known
 
 
 def slow_epoch(flat, images, targets, prior):
@@ -76,8 +79,8 @@ def slow_epoch(flat, images, targets, prior):
 
 @pytest.mark.parametrize("own_prior", [False, True])
 def test_labels_follow_the_mean_of_past_predictions(own_prior):
-    step = JointStep(prior=1.2, entropy=0.8, own_prior=own_prior)
-    flat, images, labels, _, after, history, targets = trained(step)
+    method = JointOptimization(history=4, prior="client" if own_prior else "uniform")
+    flat, images, labels, _, after, history, targets = trained(method)
 
     prior = np.bincount(labels, minlength=3) / 8 if own_prior else np.full(3, 1 / 3)
     flat, first = slow_epoch(flat, images, np.eye(3)[labels], prior)
@@ -89,15 +92,14 @@ def test_labels_follow_the_mean_of_past_predictions(own_prior):
 
 
 def test_a_full_history_drops_what_is_oldest():
-    _, _, _, before, _, history, targets = trained(epochs=1, length=4, past=4)
+    _, _, _, before, _, history, targets = trained(epochs=1, past=4)
 
     np.testing.assert_array_equal(history[:, :3], before[:, 1:])
     np.testing.assert_allclose(targets, history.mean(axis=1), atol=1e-6)
 
 
 def test_the_released_code_divides_by_the_length():
-    short = JointStep(prior=1.2, entropy=0.8, by_length=True)
-    *_, targets = trained(short, epochs=1, length=4)
+    *_, targets = trained(JointOptimization(history=4, parity="code"), epochs=1)
 
     np.testing.assert_allclose(targets.sum(axis=1), 0.25, atol=1e-6)  # one of four is there
 
@@ -112,10 +114,10 @@ def test_warm_up_keeps_the_labels_and_notes_predictions():
 # ---- the method ---------------------------------------------------------------------------------
 
 
-def run_round(made, step, number, state=None):
-    context = made.round(number)
+def run_round(made, stage, number, state=None):
+    context = made.round(number, stage=stage.name)
     state = State(groups=dict.fromkeys(range(len(made.labels)), 0)) if state is None else state
-    return step(context, state), context
+    return stage.step(context, state), context
 
 
 def memory_task(client, memory, arguments):
@@ -126,9 +128,9 @@ def test_clients_keep_predictions_and_labels_for_themselves(bench):
     made = bench([[0, 0, 1], [1, 0], []], "model.name=logistic", "train.epochs=1", classes=2)
     _, warm, train = JointOptimization(history=3).stages(made.config)
 
-    state, context = run_round(made, warm.step, 0)
+    state, context = run_round(made, warm, 0)
     first = made.federation.map(memory_task)
-    state, later = run_round(made, train.step, 0, state)
+    state, later = run_round(made, train, 0, state)
     second = made.federation.map(memory_task)
 
     assert "selection" not in context.entry

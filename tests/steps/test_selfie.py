@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from raysim.core.selection import EMPTY
-from raysim.methods.selfie import Selfie
+from raysim.methods.selfie import HISTORY, LABELS, Selfie
 from raysim.models.sessions import open_session
 from raysim.models.training import TrainSettings
 from raysim.models.zoo import MODELS
-from raysim.protocols import State
+from raysim.protocols import State, Where
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps.histories import Refurbished, SelfieStep, train_refurbished
+from raysim.steps.server import ServerSettings
 
 CLASSES, LR = 3, 0.1
 MODEL = MODELS.get("logistic")()
-STEP = SelfieStep(noise_rate=0.3, uncertainty=0.05)
+METHOD = Selfie(noise_rate=0.3, uncertainty=0.05, history=3)
 
 
 def trained(history, labels=None, *, select=True, samples=8):
@@ -33,8 +33,12 @@ def trained(history, labels=None, *, select=True, samples=8):
     with open_session(
         MODEL, [tree], images, given, train, rng=stream(1, "test"), classes=CLASSES
     ) as own:
-        known, clean = train_refurbished(own, STEP, Refurbished(history, repaired), select=select)
-        return flat, images, given, own.tree()["trainable"], known, clean, own.loss
+        own.sent = {"server": ServerSettings()}
+        memory = {HISTORY: history, LABELS: repaired}
+        where = Where("train" if select else "warmup", 0, 4)
+        known, sent = METHOD.train(own, memory, where)
+        clean = sent.reply["selected"]
+        return flat, images, given, sent.tree["trainable"], known, clean, sent.reply["loss"]
 
 
 def slow_rows(flat, images):
@@ -81,10 +85,10 @@ def test_a_batch_follows_the_algorithm():
     expected, small, repaired, count = slow_selfie(flat, images, given, history, earlier)
     np.testing.assert_allclose(after, expected, atol=1e-6)
     assert np.flatnonzero(clean).tolist() == sorted(small)
-    assert known.labels.tolist() == repaired
-    assert (known.labels != EMPTY).tolist() == [True, True] + [True, False] * 3
+    assert known[LABELS].tolist() == repaired
+    assert (known[LABELS] != EMPTY).tolist() == [True, True] + [True, False] * 3
     assert count > 6  # the repaired ones came in addition
-    assert (known.labels[known.labels != EMPTY] != given[known.labels != EMPTY]).any()
+    assert (known[LABELS][known[LABELS] != EMPTY] != given[known[LABELS] != EMPTY]).any()
 
 
 def test_predictions_join_the_history():
@@ -92,9 +96,9 @@ def test_predictions_join_the_history():
     flat, images, _, _, known, *_ = trained(start)
 
     now = [int(p.argmax()) for p in slow_rows(torch.tensor(flat), images)]
-    assert known.history[:, -1].tolist() == now
-    assert (known.history[:, :2] == EMPTY).all()
-    assert (known.labels == EMPTY).all()  # not full: nobody is repaired
+    assert known[HISTORY][:, -1].tolist() == now
+    assert (known[HISTORY][:, :2] == EMPTY).all()
+    assert (known[LABELS] == EMPTY).all()  # not full: nobody is repaired
 
 
 def test_warm_up_trains_on_all_given_labels():
@@ -105,8 +109,8 @@ def test_warm_up_trains_on_all_given_labels():
     mean = sum(-torch.log(p[y]) for p, y in zip(rows, given, strict=True)) / 8
     (gradient,) = torch.autograd.grad(mean, flat)
     np.testing.assert_allclose(after, (flat - LR * gradient).detach().numpy(), atol=1e-6)
-    assert clean.all()
-    assert (known.labels == EMPTY).all()
+    assert clean is None  # nobody was judged
+    assert (known[LABELS] == EMPTY).all()
     assert loss == pytest.approx(mean.item(), abs=1e-6)
 
 
@@ -128,7 +132,7 @@ def run_rounds(made, method):
     """Run a round of warm-up and one after it; return the memories and the second record."""
     _, warm, train = method.stages(made.config)
     state = State(groups=dict.fromkeys(range(len(made.labels)), 0))
-    context = made.round()
+    context = made.round(stage="warmup")
     state = warm.step(context, state)
     assert "selection" not in context.entry
     context = made.round()
