@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _CONFIG, _RESULTS = "raysim.config", "raysim.runs.results"
 _HOME = {"Experiment": "raysim.experiment", "RunConfig": _CONFIG, "load_config": _CONFIG}
+_HOME |= {"write_report": "raysim.report.writer"}
 _HOME |= dict.fromkeys(("Results", "RunResult", "load_result", "load_results"), _RESULTS)
 __all__ = ["Experiment", "Results", "RunConfig", "RunResult", "load_config", "load_result"]
 __all__ += ["load_results"]

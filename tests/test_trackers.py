@@ -12,6 +12,7 @@ from raysim.config import load_config
 from raysim.errors import ConfigError, EnvironmentNotFit, Interrupted
 from raysim.experiment import Experiment
 from raysim.runs.folder import RunFolder
+from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event
 from raysim.trackers import tracking
 from raysim.trackers.scalars import Points
@@ -137,7 +138,7 @@ def folder(tmp_path):
 
 
 def tell(listen, number):
-    record = {"stage": "train", "round": number, "seconds": 1.0, "loss": 1.0 / number}
+    record = RoundRecord(stage="train", round=number, seconds=1.0, loss=1.0 / number)
     listen(Event("round", "train", number, 9, record))
 
 
@@ -191,7 +192,8 @@ def test_one_shot_stages_are_step_0_and_bytes_add_up():
         {"stage": "train", "round": n, "seconds": 1.0, "loss": None, "bytes": sent} for n in (1, 2)
     ]
 
-    found = [points.add(record) for record in (group, *trained, trained[1])]
+    told = (group, *trained, trained[1])
+    found = [points.add(record) for record in map(RoundRecord.from_json, told)]
 
     assert [(p.number, p.step) for p in found] == [(1, 0), (2, 1), (3, 2), (3, 2)]
     assert [p.values["bytes/up_total"] for p in found] == [5, 10, 15, 15]

@@ -9,11 +9,12 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from raysim.cli.story import group_facts
+from raysim.cli.story import group_facts, noise_facts
+from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event, Listener
 
 if TYPE_CHECKING:
@@ -56,32 +57,29 @@ class _Terminal(logging.Handler):
 
 def round_line(event: Event) -> str:
     """Return the one line that says what a round did."""
-    return record_line(event.record or {}, event.rounds)
+    return record_line(event.record or RoundRecord(), event.rounds)
 
 
-def record_line(record: Mapping[str, Any], rounds: int | None) -> str:
+def record_line(record: RoundRecord, rounds: int | None) -> str:
     """Return the line of a record; ``rounds`` of its stage, where they are known."""
     of = "" if rounds is None else f"/{rounds}"
-    parts = [f"{record.get('stage')} {record.get('round')}{of}", *_facts(record)]
-    return "  ".join([*parts, f"{record.get('seconds', 0):.1f} s"])
+    parts = [f"{record.stage} {record.round}{of}", *_facts(record)]
+    return "  ".join([*parts, f"{record.seconds:.1f} s"])
 
 
-def _facts(record: Mapping[str, Any]) -> list[str]:
+def _facts(record: RoundRecord) -> list[str]:
     facts = []
-    if "accuracy" in record:
-        accuracy = record["accuracy"]
-        facts.append(f"acc {100 * accuracy['mean']:.1f} ± {100 * accuracy['std']:.1f}")
-    if record.get("loss") is not None:
-        facts.append(f"loss {record['loss']:.3f}")
-    if "groups" in record:
-        facts.append(f"groups {len(set(record['groups']))}{group_facts(record)}")
-    if "labels" in record:
-        labels = record["labels"]
-        before, after = 100 * labels["noise_before"], 100 * labels["noise_after"]
-        facts.append(f"noise {before:.1f} % -> {after:.1f} %")
-    if "bytes" in record:
-        up = sum(record["bytes"]["up"].values())
-        facts.append(f"up {up / 1e6:.2f} MB")
+    if record.accuracy is not None:
+        mean, std = record.accuracy["mean"], record.accuracy["std"]
+        facts.append(f"acc {100 * mean:.1f} ± {100 * std:.1f}")
+    if record.loss is not None:
+        facts.append(f"loss {record.loss:.3f}")
+    if record.groups is not None:
+        facts.append(f"groups {record.num_groups}{group_facts(record)}")
+    if record.noise is not None:
+        facts.append(noise_facts(record.noise))
+    if record.sent is not None:
+        facts.append(f"up {record.bytes('up') / 1e6:.2f} MB")
     return facts
 
 
@@ -161,8 +159,8 @@ def _tell(story: Story, event: Event, experiment: Any) -> None:
         story.meet(experiment.folder.read("environment.json")["actors"])
         for record in experiment.folder.records(event.round):  # of the run that is resumed
             story.add_record(record)
-    elif event.kind == "round":
-        story.add_record(event.record or {})
+    elif event.record is not None:
+        story.add_record(event.record)
 
 
 def _end(story: Story, wrong: BaseException | None = None) -> None:

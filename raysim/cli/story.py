@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from raysim.runs.record import RoundRecord
+
 Outcome = Literal["waiting", "setup", "running", "done", "failed", "stopped", "lost"]
 ENDED = ("done", "failed", "stopped", "lost")
 WARNED = ("WARNING", "ERROR", "CRITICAL")
@@ -55,39 +57,42 @@ class RunView:
     warnings: tuple[str, ...] = ()
 
 
-def round_of(record: Mapping[str, Any]) -> Round:
+def round_of(record: RoundRecord) -> Round:
     """Return the small part of a record."""
-    accuracy, sent = record.get("accuracy") or {}, record.get("bytes") or {}
     return Round(
-        stage=str(record.get("stage", "")),
-        round=int(record.get("round", 0)),
-        seconds=float(record.get("seconds", 0.0)),
-        accuracy=accuracy.get("mean"),
-        std=float(accuracy.get("std") or 0.0),
-        loss=record.get("loss"),
-        up=sum((sent.get("up") or {}).values()),
-        down=sum((sent.get("down") or {}).values()),
+        stage=record.stage,
+        round=record.round,
+        seconds=record.seconds,
+        accuracy=record.number("accuracy", "mean"),
+        std=record.number("accuracy", "std") or 0.0,
+        loss=record.loss,
+        up=record.bytes("up"),
+        down=record.bytes("down"),
         found=tuple(_found(record)),
-        late=tuple(record.get("late") or ()),
+        late=tuple(record.late or ()),
     )
 
 
-def _found(record: Mapping[str, Any]) -> list[str]:
+def _found(record: RoundRecord) -> list[str]:
     found = []
-    if "groups" in record:
-        found.append(f"{len(set(record['groups']))} groups{group_facts(record)}")
-    if "labels" in record:
-        before, after = (100 * record["labels"][f"noise_{when}"] for when in ("before", "after"))
-        found.append(f"noise {before:.1f} % -> {after:.1f} %")
-    if "noisy_clients" in record:
-        found.append(f"{len(record['noisy_clients']['found'])} noisy clients")
+    if record.groups is not None:
+        found.append(f"{record.num_groups} groups{group_facts(record)}")
+    if record.noise is not None:
+        found.append(noise_facts(record.noise))
+    if record.noisy_clients is not None:
+        found.append(f"{len(record.noisy_clients['found'])} noisy clients")
     return found
 
 
-def group_facts(record: Mapping[str, Any]) -> str:
+def group_facts(record: RoundRecord) -> str:
     """Return how sure a found number of groups is and how right the groups are, where known."""
-    sure = f" (confidence {record['auto']['confidence']:.2f})" if "auto" in record else ""
-    return sure + (f"  ARI {record['ari']:.2f}" if "ari" in record else "")
+    sure = f" (confidence {record.auto['confidence']:.2f})" if record.auto is not None else ""
+    return sure + (f"  ARI {record.ari:.2f}" if record.ari is not None else "")
+
+
+def noise_facts(noise: tuple[float, float]) -> str:
+    """Return the shares of wrong labels before and after correction as text."""
+    return f"noise {100 * noise[0]:.1f} % -> {100 * noise[1]:.1f} %"
 
 
 class Story:
@@ -120,7 +125,7 @@ class Story:
         """Go back to the first ``keep`` rounds."""
         del self._rounds[keep:]
 
-    def add_record(self, record: Mapping[str, Any]) -> None:
+    def add_record(self, record: RoundRecord) -> None:
         """Take a round's record."""
         self._rounds.append(round_of(record))
         self._missing = 0

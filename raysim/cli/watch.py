@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raysim.runs.record import RoundRecord
+
 if TYPE_CHECKING:
     from raysim.cli.story import Story
     from raysim.storage.objects import Storage
@@ -115,7 +117,7 @@ class Follower:
 
         self.storage = storage
         self.story: Story = Story(storage.root)
-        self.added: Sequence[Mapping[str, Any]] = ()
+        self.added: Sequence[RoundRecord] = ()
         """Records that the last look found."""
         self._events, self._rounds = Lines(storage, "events.jsonl"), Lines(storage, "rounds.jsonl")
         self._is_known = False
@@ -133,7 +135,8 @@ class Follower:
         is_finished = self.storage.exists("result.json")  # before the rounds: it comes after them
         self._meet()
         _, events = self._events.new()
-        restarted, self.added = self._rounds.new()
+        restarted, lines = self._rounds.new()
+        self.added = [RoundRecord.from_json(line) for line in lines]
         if restarted:
             story.forget_rounds()
         for event in events:
@@ -236,7 +239,7 @@ def _follow_plainly(follower: Follower, interval: float) -> int:
         story = follower.look()
         rounds = dict(story.stages)
         for record in follower.added:
-            click.echo(record_line(record, rounds.get(str(record.get("stage")))))
+            click.echo(record_line(record, rounds.get(record.stage)))
         if story.message and story.message != said:
             click.echo(f"raysim: {story.message}", err=True)
         said = story.message

@@ -29,9 +29,16 @@ from raysim.models.forms import closed_form
 from raysim.models.params import num_parameters
 from raysim.protocols import Federation, Stage, Where
 from raysim.runs.environment import describe_environment
-from raysim.runs.folder import RunFolder, records_digest
+from raysim.runs.folder import RunFolder
 from raysim.runs.models import Commit, write_models
-from raysim.runs.record import association, bytes_by_message, correction, newest
+from raysim.runs.record import (
+    RoundRecord,
+    association,
+    bytes_by_message,
+    correction,
+    newest,
+    records_digest,
+)
 from raysim.runs.results import RunResult
 from raysim.runtime.coordinator import Coordinator, Listener, MakeContext
 from raysim.runtime.events import keep_logs
@@ -224,22 +231,23 @@ class Experiment:
     ) -> dict[str, Any]:
         records = self.folder.records()
         last = records[-1]
+        assert last.accuracy is not None  # the last round evaluates
         labels = newest(records, "labels")
-        grouping: Mapping[str, Any] = next((r for r in reversed(records) if "groups" in r), {})
+        grouping = next((r for r in reversed(records) if r.groups is not None), RoundRecord())
         messages = {way: bytes_by_message(records, way) for way in ("up", "down")}
         before = evaluator.noise()
-        scores = [r["accuracy"]["mean"] for r in records if "accuracy" in r][-10:]
-        rounds_s = sum(r["seconds"] for r in records)
+        scores = [r.accuracy["mean"] for r in records if r.accuracy is not None][-10:]
+        rounds_s = sum(record.seconds for record in records)
         return {
             "method": self.config.method_label,
             "dataset": choice_name(self.config.data.dataset),
             "seed": self.config.seed,
             "rounds": self.config.train.rounds,
-            "accuracy": {**last["accuracy"], "per_client": last["per_client"]},
+            "accuracy": {**last.accuracy, "per_client": last.per_client},
             "accuracy_last10": sum(scores) / len(scores),
-            "ari": grouping.get("ari"),
-            "nmi": grouping.get("nmi"),
-            "groups": grouping.get("groups"),
+            "ari": grouping.ari,
+            "nmi": grouping.nmi,
+            "groups": grouping.groups,
             "labels": labels or {"noise_before": before, "noise_after": before},
             "correction": correction(records),
             **{name: newest(records, name) for name in FINAL},

@@ -12,6 +12,7 @@ from raysim.errors import DataError, Interrupted, OutputError
 from raysim.models.params import layout, load_tree, named_arrays
 from raysim.models.zoo import Model
 from raysim.protocols import ClientId, Federation, GroupId, Handle, State, Tree
+from raysim.runs.record import RoundRecord
 from raysim.runs.results import RunResult
 from raysim.runtime.coordinator import Coordinator
 from raysim.storage.objects import Place
@@ -53,21 +54,25 @@ class Round:
     """Counted from 1, in its stage."""
     rounds: int
     """Rounds of the stage."""
-    record: Mapping[str, Any]
-    """What the round adds to rounds.jsonl."""
+    said: RoundRecord
     state: State
     shape: ModelShape
     get: Callable[[Handle], Tree]
 
     @property
+    def record(self) -> Mapping[str, Any]:
+        """What the round adds to rounds.jsonl."""
+        return self.said.to_json()
+
+    @property
     def accuracy(self) -> float | None:
         """Mean over clients; None where this round did not evaluate."""
-        return self.record["accuracy"]["mean"] if "accuracy" in self.record else None
+        return self.said.accuracy["mean"] if self.said.accuracy is not None else None
 
     @property
     def loss(self) -> float | None:
         """Mean training loss; None in stages that do not train."""
-        return self.record.get("loss")
+        return self.said.loss
 
     @property
     def groups(self) -> dict[ClientId, GroupId]:
@@ -106,12 +111,10 @@ class Round:
         parts = [f"{self.stage} {self.round}/{self.rounds}"]
         parts += [f"accuracy {self.accuracy:.4f}"] if self.accuracy is not None else []
         parts += [f"loss {self.loss:.4f}"] if self.loss is not None else []
-        parts += [f"ARI {self.record['ari']:.3f}"] if self.record.get("ari") is not None else []
-        labels = self.record.get("labels") or {}
-        if labels.get("noise_after") is not None:
-            parts.append(
-                f"wrong labels {labels['noise_before']:.3f} -> {labels['noise_after']:.3f}"
-            )
+        parts += [f"ARI {self.said.ari:.3f}"] if self.said.ari is not None else []
+        if self.said.noise is not None:
+            before, after = self.said.noise
+            parts.append(f"wrong labels {before:.3f} -> {after:.3f}")
         return f"Round({', '.join(parts)})"
 
 
@@ -147,7 +150,7 @@ class Rounds(Iterator[Round]):
             stage=event.stage,
             round=event.round,
             rounds=event.rounds,
-            record=dict(event.record or {}),
+            said=event.record or RoundRecord(),
             state=coordinator.state,
             shape=self._progress.shape,
             get=self._get,

@@ -9,11 +9,12 @@ import numpy as np
 
 from raysim.report.facts import Point, per_client, points, task_names
 from raysim.report.figure import Bars, Figure, Line, Lines, Violins
-from raysim.report.records import Record, Run, number, numbers, sent
+from raysim.report.records import Run, numbers
 from raysim.report.series import Series
+from raysim.runs.record import RoundRecord, finite_number
 
 AXES = {"round": "round", "bytes": "MB sent (up + down)", "seconds": "seconds"}
-Value = Callable[[Record], float | None]
+Value = Callable[[RoundRecord], float | None]
 Curve = list[tuple[Point, float]]
 
 
@@ -48,7 +49,7 @@ def mean_figures(setting: str, series: Sequence[Series]) -> list[Figure]:
 def task_figures(setting: str, series: Sequence[Series]) -> list[Figure]:
     """Return accuracy and test loss per task (FB-NLL and RCC-PFL, Fig. 3)."""
     count = max(
-        (len(numbers(r, "by_task", "accuracy") or ()) for s in series for r in s.runs[0].records),
+        (len(numbers(r.by_task, "accuracy") or ()) for s in series for r in s.runs[0].records),
         default=0,
     )
     runs = [run for one in series for run in one.runs]
@@ -220,7 +221,7 @@ def _by_message(one: Series) -> dict[str, float]:
     for run in one.runs:
         for record in run.records:
             for way in ("up", "down"):
-                for message, nbytes in sent(record, way).items():
+                for message, nbytes in record.messages(way).items():
                     key = f"{way}: {message}"
                     totals[key] = totals.get(key, 0.0) + nbytes / 1e6 / len(one.runs)
     return totals
@@ -229,9 +230,9 @@ def _by_message(one: Series) -> dict[str, float]:
 def _by_stage(one: Series) -> dict[str, float]:
     totals: dict[str, float] = {}
     for run in one.runs:
-        setup = number(run.result, "seconds", "setup")
+        setup = finite_number(run.result, "seconds", "setup")
         parts = [("setup", setup)] if setup is not None else []
-        stages = [(str(r.get("stage", "rounds")), number(r, "seconds")) for r in run.records]
+        stages = [(r.stage or "rounds", r.number("seconds")) for r in run.records]
         for stage, seconds in [*parts, *stages]:
             if seconds is not None:
                 totals[stage] = totals.get(stage, 0.0) + seconds / len(one.runs)
@@ -242,12 +243,12 @@ def _by_stage(one: Series) -> dict[str, float]:
 
 
 def _at(*path: str) -> Value:
-    return lambda record: number(record, *path)
+    return lambda record: record.number(*path)
 
 
 def _task_line(one: Series, entry: str, task: int) -> Line | None:
-    def value(record: Record) -> float | None:
-        found = numbers(record, "by_task", entry)
+    def value(record: RoundRecord) -> float | None:
+        found = numbers(record.by_task, entry)
         return found[task] if found is not None and task < len(found) else None
 
     return _line(one, value, f"task {task + 1}", task)

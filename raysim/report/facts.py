@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from raysim.report.records import Record, Run, number, numbers, sent
+from raysim.report.records import Run, numbers
+from raysim.runs.record import RoundRecord, finite_number
 
 LAST = 5
 """Evaluations at the end of which the mean is shown beside the last one."""
@@ -22,25 +23,25 @@ class Point:
     seconds: float
 
 
-def points(run: Run) -> Iterator[tuple[Point, Record]]:
+def points(run: Run) -> Iterator[tuple[Point, RoundRecord]]:
     """Yield every record with its place."""
     rounds, nbytes, seconds = 0, 0.0, 0.0
     for record in run.records:
-        rounds += "loss" in record
-        nbytes += sum(sum(sent(record, way).values()) for way in ("up", "down"))
-        seconds += number(record, "seconds") or 0.0
+        rounds += record.has("loss")
+        nbytes += record.bytes("up") + record.bytes("down")
+        seconds += record.number("seconds") or 0.0
         yield Point(rounds, nbytes / 1e6, seconds), record
 
 
 def accuracies(run: Run) -> list[float]:
     """Return the mean accuracy over clients at every evaluation."""
-    found = (number(record, "accuracy", "mean") for record in run.records)
+    found = (record.number("accuracy", "mean") for record in run.records)
     return [value for value in found if value is not None]
 
 
 def accuracy(run: Run) -> float | None:
     """Return the accuracy at the end."""
-    own = number(run.result, "accuracy", "mean")
+    own = finite_number(run.result, "accuracy", "mean")
     curve = accuracies(run)
     return own if own is not None else curve[-1] if curve else None
 
@@ -58,49 +59,49 @@ def best_accuracy(run: Run) -> float | None:
 
 def ari(run: Run) -> float | None:
     """Return the agreement of the newest groups with the tasks."""
-    own = number(run.result, "ari")
-    return own if own is not None else number({"ari": run.last("ari")}, "ari")
+    own = finite_number(run.result, "ari")
+    return own if own is not None else finite_number(run.last("ari"))
 
 
 def noise(run: Run, when: str) -> float | None:
     """Return the share of wrong labels: ``when`` is "before" or "after"."""
-    own = number(run.result, "labels", f"noise_{when}")
-    return own if own is not None else number({"l": run.last("labels")}, "l", f"noise_{when}")
+    own = finite_number(run.result, "labels", f"noise_{when}")
+    return own if own is not None else finite_number(run.last("labels"), f"noise_{when}")
 
 
 def megabytes(run: Run, way: str) -> float | None:
     """Return what was sent "up" or "down"."""
-    own = number(run.result, "bytes", way)
-    if own is None and not any("bytes" in record for record in run.records):
+    own = finite_number(run.result, "bytes", way)
+    if own is None and not any(record.has("bytes") for record in run.records):
         return None
     if own is None:
-        own = sum(sum(sent(record, way).values()) for record in run.records)
+        own = sum(record.bytes(way) for record in run.records)
     return own / 1e6
 
 
 def seconds(run: Run) -> float | None:
     """Return the time of setup and rounds, or of the recorded rounds."""
-    own = number(run.result, "seconds", "total")
+    own = finite_number(run.result, "seconds", "total")
     if own is not None:
         return own
-    known = [value for r in run.records if (value := number(r, "seconds")) is not None]
+    known = [value for r in run.records if (value := r.number("seconds")) is not None]
     return sum(known) if known else None
 
 
 def restarts(run: Run) -> float | None:
     """Return how many actors were rebuilt."""
-    return number(run.result, "restarts")
+    return finite_number(run.result, "restarts")
 
 
 def by_task(run: Run) -> list[float] | None:
     """Return the last accuracy of every task."""
-    return numbers({"b": run.last("by_task")}, "b", "accuracy")
+    return numbers(run.last("by_task"), "accuracy")
 
 
 def per_client(run: Run) -> list[float] | None:
     """Return the last accuracy of every client on its own task."""
     own = numbers(run.result, "accuracy", "per_client")
-    return own or numbers({"p": run.last("per_client")}, "p")
+    return own or numbers(run.last("per_client"))
 
 
 def task_names(runs: Sequence[Run], count: int) -> list[str]:

@@ -124,9 +124,9 @@ def _names_linkage(value: Mapping[str, Any]) -> bool:
 
 def _groups(run: Run, num_clients: int) -> np.ndarray:
     """Return the groups as they were when R was made; one group where they are not recorded."""
-    made = [r for r in run.records if "rank" in r and "groups" in r]
-    made = made or [r for r in run.records if "groups" in r]
-    found = numbers(made[0], "groups") if made else None
+    grouped = [r for r in run.records if r.has("groups")]
+    made = [r for r in grouped if r.has("rank")] or grouped
+    found = numbers(made[0].groups) if made else None
     if found is None or len(found) != num_clients:
         return np.zeros(num_clients, dtype=int)
     return np.array(found, dtype=int)
@@ -178,7 +178,7 @@ def _notes(run: Run, found: _Grouping) -> dict[str, Any]:
         notes["eigenvectors"] = rank
     if score is not None:
         notes["silhouette"] = round(score, 4)
-    score = next((r["ari"] for r in run.records if "ari" in r), None)
+    score = next((r.ari for r in run.records if r.ari is not None), None)
     if score is not None:
         notes["ARI"] = round(float(score), 4)
     return notes

@@ -16,9 +16,8 @@ import yaml
 
 from raysim.errors import DataError
 from raysim.runs.folder import find_runs
+from raysim.runs.record import RoundRecord, finite_number, newest_known, parse_records
 from raysim.storage.objects import Storage, reason
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,8 @@ class Run:
     yaml: str
     """config.yaml, word for word."""
     environment: Mapping[str, Any]
-    records: Sequence[Record]
-    result: Record | None
+    records: Sequence[RoundRecord]
+    result: Mapping[str, Any] | None
     """None where there is none: the run is not finished, or it is damaged."""
     storage: Storage = field(repr=False)
     problems: list[str] = field(default_factory=list, repr=False)
@@ -50,12 +49,12 @@ class Run:
     @property
     def rounds(self) -> int:
         """Rounds of training that the config asks for."""
-        return int(number(self.config, "train", "rounds") or 0)
+        return int(finite_number(self.config, "train", "rounds") or 0)
 
     @property
     def rounds_done(self) -> int:
         """Rounds of training that are recorded."""
-        return sum("loss" in record for record in self.records)
+        return sum(record.has("loss") for record in self.records)
 
     @property
     def federation(self) -> Mapping[str, Any]:
@@ -65,7 +64,7 @@ class Run:
 
     def last(self, name: str) -> Any:
         """Return the newest value of an entry of the records, or None."""
-        return next((r[name] for r in reversed(self.records) if r.get(name) is not None), None)
+        return newest_known(self.records, name)
 
     def artifact(self, name: str, ndim: int) -> np.ndarray | None:
         """Return an array of the run; None where it is absent or damaged."""
@@ -138,7 +137,7 @@ def _read(folder: Storage, problems: list[str]) -> Run | None:
         return None
     result = _object(folder, "result.json", problems)
     records = _records(folder, problems)
-    if not records and (result is None or number(result, "accuracy", "mean") is None):
+    if not records and (result is None or finite_number(result, "accuracy", "mean") is None):
         problems.append(f"{folder.root}: no round is recorded; left out.{_ending(folder)}")
         return None
     run = Run(
@@ -177,23 +176,11 @@ def _config(folder: Storage, text: str | None, problems: list[str]) -> dict[str,
     return dict(config)
 
 
-def _records(folder: Storage, problems: list[str]) -> list[Record]:
+def _records(folder: Storage, problems: list[str]) -> list[RoundRecord]:
     text = _text(folder, "rounds.jsonl", problems)
-    if text is None:
-        return []
-    records: list[Record] = []
-    damaged = []
-    for number_, line in enumerate(text.split("\n")[:-1], 1):  # the rest was torn while written
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if isinstance(record, dict):
-            records.append(record)
-        else:
-            damaged.append(str(number_))
+    records, damaged = parse_records(text or "")
     if damaged:
-        lines = ", ".join(damaged[:5]) + (", ..." if len(damaged) > 5 else "")
+        lines = ", ".join(map(str, [*damaged][:5])) + (", ..." if len(damaged) > 5 else "")
         problems.append(
             f"{folder.root}: rounds.jsonl is damaged in line {lines}; those rounds are left out."
         )
@@ -258,34 +245,14 @@ def _short(wrong: Exception) -> str:
 # ---- values of records ---------------------------------------------------------------------
 
 
-def number(record: Any, *path: str) -> float | None:
-    """Return the finite number at a path of a record, or None."""
+def numbers(value: Any, *path: str) -> list[float] | None:
+    """Return the list of numbers at a path of a JSON value, or None."""
     for name in path:
-        if not isinstance(record, Mapping):
+        if not isinstance(value, Mapping):
             return None
-        record = record.get(name)
-    if isinstance(record, bool) or not isinstance(record, int | float):
+        value = value.get(name)
+    if not isinstance(value, list) or not value:
         return None
-    return float(record) if np.isfinite(record) else None
-
-
-def numbers(record: Any, *path: str) -> list[float] | None:
-    """Return the list of numbers at a path of a record, or None."""
-    for name in path:
-        if not isinstance(record, Mapping):
-            return None
-        record = record.get(name)
-    if not isinstance(record, list) or not record:
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in value):
         return None
-    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in record):
-        return None
-    return [float(v) for v in record]
-
-
-def sent(record: Record, direction: str) -> dict[str, float]:
-    """Return the bytes that a round sent up or down, by message."""
-    found = record.get("bytes")
-    by_message = found.get(direction) if isinstance(found, Mapping) else None
-    if not isinstance(by_message, Mapping):
-        return {}
-    return {str(m): value for m in by_message if (value := number(by_message, m)) is not None}
+    return [float(v) for v in value]

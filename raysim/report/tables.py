@@ -8,10 +8,11 @@ from functools import partial
 from itertools import combinations, product
 
 from raysim.report import facts
-from raysim.report.records import Run, number
+from raysim.report.records import Run
 from raysim.report.report import Cell, Table
 from raysim.report.series import Series, by_setting
 from raysim.report.statistics import LEVEL, mean_over_seeds, paired_difference
+from raysim.runs.record import finite_number
 
 ALL_PAIRS = 6
 """Up to so many methods every pair is compared; above, the best one with each other."""
@@ -82,7 +83,7 @@ def _top5(run: Run) -> float | None:
 
 def _recorded(key: str, name: str, run: Run) -> float | None:
     """Return a number of what was recorded last under ``key``."""
-    return number({key: run.last(key)}, key, name)
+    return finite_number(run.last(key), name)
 
 
 def _seeds(one: Series) -> Cell:
@@ -224,8 +225,8 @@ def _worst(run: Run) -> float | None:
 
 
 def _sd_of_clients(run: Run) -> float | None:
-    own = number(run.result, "accuracy", "std")
-    return own if own is not None else number({"a": run.last("accuracy")}, "a", "std")
+    own = finite_number(run.result, "accuracy", "std")
+    return own if own is not None else finite_number(run.last("accuracy"), "std")
 
 
 def judgements_table(series: Sequence[Series]) -> Table:

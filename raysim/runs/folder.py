@@ -10,10 +10,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +21,7 @@ import numpy as np
 import yaml
 
 from raysim.errors import CheckpointError, DataError, OutputError
+from raysim.runs.record import RoundRecord, format_records, parse_records
 from raysim.storage.objects import (
     LOCK,
     PART,
@@ -38,8 +38,6 @@ from raysim.storage.objects import (
 LOGS = ("run.log", "events.jsonl")
 OWN = ("config.yaml", "environment.json", "rounds.jsonl", "result.json", "mlflow.json", *LOGS)
 OWN_FOLDERS = ("checkpoint", "artifacts", "models", "tensorboard")
-TIMES = ("seconds", "restarts")
-"""Entries of a record that may differ between two runs with equal bits."""
 
 
 class RunFolder:
@@ -173,31 +171,39 @@ class RunFolder:
             ) from wrong
         return found
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: RoundRecord) -> None:
         """Add one round's record."""
         with self._writing("rounds.jsonl"):
             if self._lock is not None:
                 self._lock.check()
-            self.storage.append("rounds.jsonl", (json.dumps(record) + "\n").encode())
+            self.storage.append("rounds.jsonl", format_records([record]).encode())
 
-    def records(self, count: int | None = None) -> list[dict[str, Any]]:
+    def records(self, count: int | None = None) -> list[RoundRecord]:
         """Return the first ``count`` records (default all)."""
         try:
-            with self._reading("rounds.jsonl"):
-                text = self.storage.read("rounds.jsonl").decode()
-            lines = text.split("\n")[:-1]  # what has no newline was torn while it was written
-            return [json.loads(line) for line in lines[:count]]
+            records, damaged = self.readable_records()
+            wrong = next(
+                (why for line, why in damaged.items() if count is None or line <= count), None
+            )
         except FileNotFoundError:
             return []
-        except ValueError as wrong:
+        except UnicodeDecodeError as error:
+            wrong = str(error)
+        if wrong is not None:
             raise CheckpointError(
                 f"{self.path}/rounds.jsonl is damaged ({wrong}); start anew with --force, or "
                 "restore it from a copy"
-            ) from wrong
+            )
+        return records[:count]
+
+    def readable_records(self) -> tuple[list[RoundRecord], dict[int, str]]:
+        """Return the records that can be read, and by number the damaged lines and why."""
+        with self._reading("rounds.jsonl"):
+            return parse_records(self.storage.read("rounds.jsonl").decode())
 
     def keep_records(self, count: int) -> None:
         """Drop records of rounds that were not committed."""
-        self.write("rounds.jsonl", "".join(json.dumps(r) + "\n" for r in self.records(count)))
+        self.write("rounds.jsonl", format_records(self.records(count)))
 
     def _clear(self, *, everything: bool) -> None:
         """Remove what a crashed write left behind, or everything a run writes."""
@@ -237,12 +243,6 @@ class RunFolder:
 def _is_part(name: str) -> bool:
     """Whether a crashed write of ours may have left the file."""
     return name.startswith(tuple(f".{own}." for own in OWN)) and name.endswith(PART)
-
-
-def records_digest(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return the sha256 of the records without their times."""
-    plain = [{k: v for k, v in r.items() if k not in TIMES} for r in records]
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def find_runs(where: str, mark: str = "config.yaml") -> list[Storage]:

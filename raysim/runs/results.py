@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raysim.errors import DataError
+from raysim.errors import DataError, EnvironmentNotFit
 from raysim.runs.folder import RunFolder, find_runs
-from raysim.runs.frames import CLIENT_ARRAYS, client_rows, frame, round_rows, summary_row
+from raysim.runs.record import RoundRecord, newest_known
 from raysim.storage.objects import Place, absolute
 
 if TYPE_CHECKING:
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     import torch
 
 SHOWN = ("method", "dataset", "seed", "rounds", "accuracy", "ari", "noise_after", "finished")
+"""Columns of the table that notebooks show."""
+CLIENT_ARRAYS = {
+    "client_noise_given": "noise_given",
+    "client_noise_corrected": "noise_corrected",
+    "client_f_score": "f_score",
+    "client_f_score_judged": "f_score_judged",
+}
+"""Arrays of a run with a value per client, and their columns."""
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,10 +49,7 @@ class RunResult:
         """Mean over clients of the accuracy on their own task: the last measured, NaN if none."""
         if self.summary:
             return float(self.summary["accuracy"]["mean"])
-        return next(
-            (float(r["accuracy"]["mean"]) for r in reversed(self.records) if "accuracy" in r),
-            math.nan,
-        )
+        return float((newest_known(self._records, "accuracy") or {"mean": math.nan})["mean"])
 
     @property
     def is_finished(self) -> bool:
@@ -76,15 +82,18 @@ class RunResult:
         return self._folder.read("environment.json")
 
     @cached_property
+    def _records(self) -> list[RoundRecord]:
+        return self._folder.records()
+
+    @cached_property
     def records(self) -> list[dict[str, Any]]:
         """One record per round, as in rounds.jsonl."""
-        return self._folder.records()
+        return [record.to_json() for record in self._records]
 
     @property
     def groups(self) -> dict[int, int]:
         """Group of every client, the newest; empty before clients are grouped."""
-        found: list[int] = next((r["groups"] for r in reversed(self.records) if "groups" in r), [])
-        return dict(enumerate(found))
+        return dict(enumerate(newest_known(self._records, "groups") or ()))
 
     @property
     def artifacts(self) -> list[str]:
@@ -119,7 +128,7 @@ class RunResult:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per round, with name, method, dataset and seed in front."""
-        return frame(round_rows(self.config, self.records))
+        return frame(self._round_rows())
 
     def clients_frame(self) -> pd.DataFrame:
         """Return one row per client: task, group, samples, accuracy, share of wrong labels."""
@@ -129,15 +138,63 @@ class RunResult:
         """Write the report of this run; return its files."""
         return Results([self]).report(out)
 
-    def _client_rows(self) -> list[dict[str, Any]]:
-        facts = self.environment.get("federation", {})
-        noise: dict[str, list[float]] = {
-            name: self.artifact(name).tolist() for name in self.artifacts if name in CLIENT_ARRAYS
+    def _who(self) -> Row:
+        return {
+            "name": self.config["name"],
+            "method": self.method,
+            "dataset": self.dataset,
+            "seed": self.config["seed"],
         }
-        return client_rows(self.config, self.records, facts, noise)
 
-    def _row(self) -> dict[str, Any]:
-        return summary_row(self.config, self.records, self.summary, str(self.run_dir))
+    def _round_rows(self) -> list[Row]:
+        """Return one row per round; ``step`` counts the rounds of all stages."""
+        elapsed, rows = 0.0, []
+        for step, record in enumerate(self._records, start=1):
+            elapsed += record.seconds
+            rows.append({**self._who(), "step": step, **record.flat(), "elapsed_s": elapsed})
+        return rows
+
+    def _client_rows(self) -> list[Row]:
+        """Return one row per client; None where the run directory does not say."""
+        facts, arrays = self.environment.get("federation", {}), self.artifacts
+        columns: dict[str, Sequence[Any]] = {
+            "task": facts.get("task_of", ()),
+            "samples": facts.get("sizes", ()),
+            "group": newest_known(self._records, "groups") or (),
+            "accuracy": newest_known(self._records, "per_client") or (),
+            **{
+                column: self.artifact(name).tolist() if name in arrays else ()
+                for name, column in CLIENT_ARRAYS.items()
+            },
+        }
+        return [
+            {
+                **self._who(),
+                "client": k,
+                **{name: v[k] if k < len(v) else None for name, v in columns.items()},
+            }
+            for k in range(max(map(len, columns.values())))
+        ]
+
+    def _row(self) -> Row:
+        """Return what the run comes to; of an unfinished one, what it came to so far."""
+        records = self._records
+        accuracy = newest_known(records, "accuracy") or {}
+        labels = newest_known(records, "labels") or self.summary.get("labels") or {}
+        return {
+            **self._who(),
+            "rounds": sum(record.stage != "group" and record.has("loss") for record in records),
+            "accuracy": accuracy.get("mean"),
+            "accuracy_std": accuracy.get("std"),
+            "ari": newest_known(records, "ari"),
+            "noise_before": labels.get("noise_before"),
+            "noise_after": labels.get("noise_after"),
+            "up_bytes": sum(record.bytes("up") for record in records),
+            "down_bytes": sum(record.bytes("down") for record in records),
+            "seconds": sum(record.seconds for record in records),
+            "finished": self.is_finished,
+            "run_dir": str(self.run_dir),
+        }
 
     def __repr__(self) -> str:
         row = self._row()
@@ -156,21 +213,21 @@ class Results(list[RunResult]):
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per run and round, with name, method, dataset and seed in front."""
-        return frame([row for r in self for row in round_rows(r.config, r.records)])
+        return frame([row for run in self for row in run._round_rows()])
 
     def clients_frame(self) -> pd.DataFrame:
         """Return one row per run and client."""
-        return frame([row for r in self for row in r._client_rows()])
+        return frame([row for run in self for row in run._client_rows()])
 
     def summary_frame(self) -> pd.DataFrame:
         """Return one row per run."""
-        return frame([r._row() for r in self])
+        return frame([run._row() for run in self])
 
     def report(self, out: str | Path = "report.html") -> list[Path]:
         """Write tables and figures of these runs, as ``raysim report`` does; return the files."""
-        from raysim.report.writer import write_report
+        from raysim import write_report  # by its public name: reports read runs, not the reverse
 
-        return list(write_report([absolute(r.run_dir) for r in self], out).files)
+        return list(write_report([absolute(run.run_dir) for run in self], out).files)
 
     def __repr__(self) -> str:
         return f"Results({super().__repr__()})"
@@ -210,6 +267,17 @@ def _loaded(root: str) -> RunResult:
     except ValueError as wrong:
         raise DataError(f"{root}/result.json is not readable: {wrong}; run it again") from wrong
     return RunResult(summary, folder.path)
+
+
+def frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return a pandas frame; columns in the order in which rows first have them."""
+    try:
+        import pandas as pd
+    except ImportError as wrong:
+        raise EnvironmentNotFit(
+            "frames need pandas, which is not installed; pip install 'raysim[pandas]'"
+        ) from wrong
+    return pd.DataFrame(list(rows), columns=list(dict.fromkeys(name for r in rows for name in r)))
 
 
 def _table(runs: Iterable[RunResult]) -> str:

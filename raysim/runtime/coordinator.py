@@ -17,6 +17,7 @@ from typing import Any
 from raysim.errors import CheckpointError, Interrupted, ModelsLost, WorkerLost
 from raysim.protocols import Context, Federation, Stage, State
 from raysim.runs.folder import RunFolder
+from raysim.runs.record import RoundRecord
 from raysim.storage.checkpoint import read_manifest, write_manifest
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class Event:
     stage: str = ""
     round: int = 0
     rounds: int = 0
-    record: Mapping[str, Any] | None = None
+    record: RoundRecord | None = None
 
 
 Listener = Callable[[Event], None]
@@ -153,12 +154,13 @@ class Coordinator:
     def _round(self, stage: Stage, round_id: int, state: State) -> tuple[State, Event]:
         started = time.perf_counter()
         self._federation.where = f"{stage.name} round {round_id + 1}/{stage.rounds}"
-        record: dict[str, Any] = {"stage": stage.name, "round": round_id + 1}
+        entry: dict[str, Any] = {"stage": stage.name, "round": round_id + 1}
         self._federation.late.clear()
-        state = stage.step(self._context(stage, round_id, record), state)
+        state = stage.step(self._context(stage, round_id, entry), state)
         if self._federation.late:
-            record["late"] = sorted(self._federation.late)
-        record["seconds"] = round(time.perf_counter() - started, 4)
+            entry["late"] = sorted(self._federation.late)
+        entry["seconds"] = round(time.perf_counter() - started, 4)
+        record = RoundRecord.from_json(entry)
         self._folder.append(record)
         event = Event("round", stage.name, round_id + 1, stage.rounds, record)
         self._tell(event)

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from raysim.errors import Interrupted
 from raysim.runs.folder import RunFolder
+from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event, Listener
 
 LOG, EVENTS = "run.log", "events.jsonl"
@@ -98,7 +99,7 @@ class EventLog(logging.Handler):
             facts |= {"finished": event.round, "rounds": event.rounds}
             self.tell(f"started after {event.round} of {event.rounds} rounds", **facts)
         elif event.kind == "round":
-            facts |= {"stage": event.stage, "round": event.round, **_shown(event.record or {})}
+            facts |= {"stage": event.stage, "round": event.round, **_shown(event.record)}
             self.tell(f"{event.stage} {event.round}/{event.rounds}", **facts)
         elif event.kind == "commit":
             self.tell(
@@ -156,13 +157,15 @@ def _place(where: str) -> dict[str, Any]:
     return {"stage": found[1], "round": int(found[2])} if found else {}
 
 
-def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {name: record[name] for name in SHOWN if record.get(name) is not None}
-    if "accuracy" in record:
-        shown["accuracy"] = record["accuracy"]["mean"]
-    for direction, sent in record.get("bytes", {}).items():
-        shown[f"{direction}_bytes"] = sum(sent.values())
-    return shown
+def _shown(record: RoundRecord | None) -> dict[str, Any]:
+    if record is None:
+        return {}
+    shown = {name: value for name in SHOWN if (value := record.get(name)) is not None}
+    if record.accuracy is not None:
+        shown["accuracy"] = record.accuracy["mean"]
+    return shown | {
+        f"{direction}_bytes": record.bytes(direction) for direction in record.sent or ()
+    }
 
 
 def _end(wrong: BaseException) -> dict[str, Any]:

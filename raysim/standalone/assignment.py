@@ -8,7 +8,6 @@ answer highest on average takes it.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from raysim.data.features.feature_files import FeatureFile, FeatureWorld, read_f
 from raysim.errors import DataError
 from raysim.protocols import Client
 from raysim.runs.models import FOLDER, RunModels
+from raysim.runs.record import newest_known, parse_records
 from raysim.standalone.comparison import answers
 from raysim.standalone.feature_clusters import RESULT, read_clusters
 from raysim.steps.arrays import to_numpy
@@ -225,20 +225,16 @@ def _from_run(storage: Storage) -> Grouped:
 
 def _grouping(storage: Storage) -> tuple[np.ndarray, int]:
     """Return the newest groups of a run that compared its clients, and the rank it used."""
-    text = storage.read("rounds.jsonl") if storage.exists("rounds.jsonl") else b""
-    lines = text.split(b"\n")[:-1]  # what has no newline is still being written
-    try:
-        records: Sequence[dict[str, Any]] = [json.loads(line) for line in lines]
-    except ValueError as wrong:
-        raise DataError(
-            f"{storage.root}/rounds.jsonl is damaged ({wrong}); run it again"
-        ) from wrong
-    ranks = [r["rank"] for r in records if "rank" in r and "groups" in r]
+    content = storage.read("rounds.jsonl") if storage.exists("rounds.jsonl") else b""
+    records, damaged = parse_records(content.decode(errors="replace"))
+    if damaged:
+        wrong = next(iter(damaged.values()))
+        raise DataError(f"{storage.root}/rounds.jsonl is damaged ({wrong}); run it again")
+    ranks = [r.rank for r in records if r.rank is not None and r.groups is not None]
     if not ranks:
         raise DataError(
             f"{storage.root} must be a run that groups clients by similarity, got none with a rank "
             "in its records; use one of fb_nll, fb_nll_minus, rcc_pfl, or a method with "
             "method.groups.kind=similarity"
         )
-    groups = next(r["groups"] for r in reversed(records) if "groups" in r)
-    return np.array(groups, dtype=np.int64), int(ranks[-1])
+    return np.array(newest_known(records, "groups"), dtype=np.int64), ranks[-1]

@@ -251,6 +251,7 @@ def figures(found: Clusters) -> list[Figure]:
     """Return R in the order of the dendrogram, and the dendrogram with its cut."""
     from raysim.report.grouping import grouping_figures
     from raysim.report.records import Run
+    from raysim.runs.record import RoundRecord
 
     run = Run(
         root="",
@@ -259,7 +260,7 @@ def figures(found: Clusters) -> list[Figure]:
         config={"method": {"linkage": found.how.linkage}},
         yaml="",
         environment={},
-        records=[{"rank": found.rank, "groups": found.groups.tolist()}],
+        records=[RoundRecord(rank=found.rank, groups=found.groups.tolist())],
         result=None,
         storage=open_storage("."),
         label=f"{len(found.files)} clients",

@@ -294,7 +294,7 @@ def tell_rounds(tell: Tell) -> Callable[[Any], None]:
 
     def listen(event: Any) -> None:
         if event.kind == "round":
-            accuracy = (event.record or {}).get("accuracy", {}).get("mean")
+            accuracy = (event.record.accuracy or {}).get("mean") if event.record else None
             where = {"stage": event.stage, "round": event.round, "rounds": event.rounds}
             tell(event="round", **where, accuracy=accuracy)
 

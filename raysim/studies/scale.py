@@ -263,7 +263,7 @@ def _measured(count: int, config: RunConfig, watch: Watch) -> dict[str, Any]:
         total = time.perf_counter() - started
     times: dict[str, list[float]] = {}
     for record in experiment.folder.records():
-        times.setdefault(record["stage"], []).append(record["seconds"])
+        times.setdefault(record.stage, []).append(record.seconds)
     seconds = {
         "setup": summary["seconds"]["setup"],
         "grouping": times["group"][0],

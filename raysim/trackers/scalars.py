@@ -6,9 +6,10 @@ step 5 in a run without others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from raysim.runs.record import RoundRecord
 
 
 @dataclass(frozen=True)
@@ -28,17 +29,15 @@ class Points:
         self._done: list[tuple[Any, int, int, int]] = []
         """Stage and round; step, bytes up and down after it."""
 
-    def add(self, record: Mapping[str, Any]) -> Point:
+    def add(self, record: RoundRecord) -> Point:
         """Return the next record's point; a round told again replaces it and those after it."""
-        key = (record["stage"], record["round"])
+        key = (record.stage, record.round)
         again = next((i for i, entry in enumerate(self._done) if entry[0] == key), None)
         if again is not None:  # the run went back to a commit
             del self._done[again:]
         _, step, up, down = self._done[-1] if self._done else (None, 0, 0, 0)
-        step += "loss" in record or "accuracy" in record
-        sent = record.get("bytes", {})
-        up += sum(sent.get("up", {}).values())
-        down += sum(sent.get("down", {}).values())
+        step += record.has("loss") or record.has("accuracy")
+        up, down = up + record.bytes("up"), down + record.bytes("down")
         self._done.append((key, step, up, down))
         totals = {"bytes/up_total": float(up), "bytes/down_total": float(down)}
         return Point(len(self._done), step, {**_values(record), **totals})
@@ -51,16 +50,15 @@ SECTIONS = (
 """Parts of a record that hold scores by name."""
 
 
-def _values(record: Mapping[str, Any]) -> dict[str, float]:
-    found: dict[str, Any] = {f"seconds/{record['stage']}": record.get("seconds")}
-    found |= {f"accuracy/{k}": v for k, v in record.get("accuracy", {}).items()}
-    found |= {"loss/train": record.get("loss"), "loss/test": record.get("test_loss")}
-    for what, per_task in record.get("by_task", {}).items():
+def _values(record: RoundRecord) -> dict[str, float]:
+    found: dict[str, Any] = {f"seconds/{record.stage}": record.seconds}
+    found |= {f"accuracy/{k}": v for k, v in (record.accuracy or {}).items()}
+    found |= {"loss/train": record.loss, "loss/test": record.test_loss}
+    for what, per_task in (record.by_task or {}).items():
         found |= {f"{what}/task_{n}": value for n, value in enumerate(per_task)}
     for section in SECTIONS:
-        found |= {f"{section}/{k}": v for k, v in (record.get(section) or {}).items()}
-    if "groups" in record:
-        found["groups/count"] = len(set(record["groups"]))
-    found |= {f"groups/{k}": record.get(k) for k in ("ari", "nmi", "purity")}
-    found["clients/late"] = len(record["late"]) if "late" in record else None
+        found |= {f"{section}/{k}": v for k, v in (getattr(record, section) or {}).items()}
+    found |= {"groups/count": record.num_groups, "groups/ari": record.ari}
+    found |= {"groups/nmi": record.nmi, "groups/purity": record.purity}
+    found["clients/late"] = None if record.late is None else len(record.late)
     return {k: float(v) for k, v in found.items() if isinstance(v, int | float)}

@@ -81,8 +81,8 @@ class Guarded:
             done = [self._points.add(record) for record in self._folder.records(event.round)]
             self._logged = len(done)
             self._try(lambda: self._tracker.start(done))
-        elif event.kind == "round":
-            point = self._points.add(event.record or {})
+        elif event.record is not None:
+            point = self._points.add(event.record)
             if point.number > self._logged:  # a round run again has the same numbers
                 self._logged = point.number
                 self._try(lambda: self._tracker.log(point))

@@ -15,6 +15,7 @@ from rich.console import Console
 from raysim.cli.live import Screen, clock, seconds_left, sparkline
 from raysim.cli.progress import log_to_terminal, show_progress
 from raysim.cli.story import Story
+from raysim.runs.record import RoundRecord
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 STAGES = (("group", 1), ("correct", 1), ("train", 20))
@@ -24,7 +25,8 @@ LEVELS = "▁▂▃▄▅▆▇█"
 def train(number, accuracy=0.5, **more):
     record = {"stage": "train", "round": number, "seconds": 2.0, "loss": 2.0 / number}
     sent = {"up": {"model": 500_000}, "down": {"model": 250_000}}
-    return {**record, "accuracy": {"mean": accuracy, "std": 0.03}, "bytes": sent, **more}
+    plain = {**record, "accuracy": {"mean": accuracy, "std": 0.03}, "bytes": sent, **more}
+    return RoundRecord.from_json(plain)
 
 
 @pytest.fixture
@@ -32,11 +34,9 @@ def story():
     """A run in its fourth round of training, 65 seconds after its start."""
     told = Story("demo  fb_nll  digits  seed 0", stages=STAGES)
     told.add_event({"event": "start", "time": "2026-01-01T11:58:55+00:00"})
-    told.add_record(
-        {"stage": "group", "round": 1, "seconds": 0.25, "groups": [0, 1, 1, 2], "ari": 0.875}
-    )
+    told.add_record(RoundRecord("group", 1, seconds=0.25, groups=[0, 1, 1, 2], ari=0.875))
     labels = {"noise_before": 0.248, "noise_after": 0.0145}
-    told.add_record({"stage": "correct", "round": 1, "seconds": 1.5, "labels": labels})
+    told.add_record(RoundRecord("correct", 1, seconds=1.5, labels=labels))
     for number, accuracy in enumerate((0.5, 0.75, 0.625), 1):
         told.add_record(train(number, accuracy))
     return told

@@ -17,6 +17,7 @@ from raysim.cli.watch import Follower, Lines
 from raysim.config import config_yaml, load_config
 from raysim.errors import ClientFailed, ConfigError, DataError, Interrupted
 from raysim.runs.folder import RunFolder
+from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event
 from raysim.runtime.events import keep_logs
 from raysim.storage.objects import open_storage
@@ -26,7 +27,7 @@ SETTINGS = ("train.rounds=4", "runtime.kind=local")
 
 
 def record(stage, number, **more):
-    return {"stage": stage, "round": number, "seconds": 1.0, **more}
+    return RoundRecord(stage, number, seconds=1.0, **more)
 
 
 @pytest.fixture(params=["folder", "url"])

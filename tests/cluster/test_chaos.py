@@ -58,7 +58,7 @@ class Killer(threading.Thread):
         if event.kind == "round" and event.stage == "train":
             with self.began:
                 self.round = event.round + 1
-                self.seconds.append(event.record["seconds"])
+                self.seconds.append(event.record.seconds)
                 self.began.notify_all()
                 overdue = lambda: self.left and self.left[0] <= event.round
                 self.began.wait_for(lambda: not overdue(), timeout=60)  # no kill is left out

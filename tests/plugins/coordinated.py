@@ -68,7 +68,9 @@ class Run:
 
     def outcome(self, state):
         model = self.federation.get(state.models["group/0"])["w"].tolist()
-        records = [{k: v for k, v in r.items() if k != "seconds"} for r in self.folder.records()]
+        records = [
+            {k: v for k, v in r.to_json().items() if k != "seconds"} for r in self.folder.records()
+        ]
         return model, dict(state.groups), dict(state.values), records
 
 

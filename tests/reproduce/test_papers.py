@@ -9,7 +9,7 @@ import pytest
 
 from raysim.config import choice_name
 from raysim.methods import METHODS
-from raysim.runs.record import newest
+from raysim.runs.record import RoundRecord, newest
 from raysim.studies.reproduce import recipes
 from raysim.studies.reproduce.papers import PAPERS
 from raysim.studies.reproduce.plan import plan
@@ -289,8 +289,9 @@ def test_label_precision_is_a_mean_over_ten_rounds_and_clients_are_judged_last()
 
     # The first round is the eleventh from the end; an undefined precision does not count.
     means = {"precision": 0.8, "recall": 0.5, "f_score": None}
+    records = [RoundRecord.from_json(plain) for plain in records]
     assert _mean_selection(records) == means
-    assert _mean_selection([{}]) is None
+    assert _mean_selection([RoundRecord()]) is None
     assert newest(records, "noisy_clients") == {"precision": 0.2}
     assert newest(records, "top5") is None
 

@@ -66,10 +66,10 @@ def test_optimum_is_reused_where_the_groups_are_identical(finished, result_of, t
     config = load_config(reused["config"], ["runtime.kind=local", f"output={tmp_path / 'run'}"])
     experiment = Experiment(config)
     summary = experiment.run().summary
-    trained = [r for r in experiment.folder.records() if "accuracy" in r]
+    trained = [r for r in experiment.folder.records() if r.accuracy is not None]
     assert reused["accuracy"] == summary["accuracy"]["mean"]
-    assert reused["series"]["accuracy"] == [round(r["accuracy"]["mean"], 5) for r in trained]
-    assert reused["series"]["test_loss"] == [round(r["test_loss"], 5) for r in trained]
+    assert reused["series"]["accuracy"] == [round(r.accuracy["mean"], 5) for r in trained]
+    assert reused["series"]["test_loss"] == [round(r.test_loss, 5) for r in trained]
     assert reused["groups"] == summary["groups"]
     assert reused["bytes"]["messages"] == summary["messages"]
 

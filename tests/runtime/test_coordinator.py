@@ -11,6 +11,7 @@ from coordinated import SCHEDULE, Run, breaking, fail, interrupt, lose_models
 
 from raysim.errors import CheckpointError, Interrupted, WorkerLost
 from raysim.protocols import Stage
+from raysim.runs.record import RoundRecord
 from raysim.storage.checkpoint import read_manifest
 
 
@@ -20,14 +21,14 @@ def test_stages_run_in_order_and_say_where_they_are(tmp_path):
 
     assert [(name, r + 1) for name, r, _ in run.contexts] == SCHEDULE
     assert run.contexts[2][2] == "correct round 2/2"
-    assert [(r["stage"], r["round"]) for r in run.folder.records()] == SCHEDULE
+    assert [(r.stage, r.round) for r in run.folder.records()] == SCHEDULE
 
 
 def test_every_record_has_its_seconds(tmp_path):
     run = Run(tmp_path)
     run()
 
-    assert all(record["seconds"] >= 0 for record in run.folder.records())
+    assert all(record.seconds >= 0 for record in run.folder.records())
 
 
 def test_listeners_hear_start_then_each_round_before_its_commit(tmp_path):
@@ -114,7 +115,7 @@ def test_resuming_a_finished_run_does_nothing_and_returns_its_state(tmp_path, un
 
 def test_resuming_without_any_commit_starts_anew(tmp_path, unbroken):
     run = Run(tmp_path / "run")
-    run.folder.append({"stage": "group", "round": 1, "uncommitted": True})
+    run.folder.append(RoundRecord.from_json({"stage": "group", "round": 1, "uncommitted": True}))
 
     assert run.outcome(run(resume=True)) == unbroken
 
@@ -247,4 +248,4 @@ def test_late_clients_are_in_the_record_of_their_round_only(tmp_path):
     run = Run(tmp_path / "late", stages=(Stage("train", 3, step),))
     run()
 
-    assert [r.get("late") for r in run.folder.records()] == [None, [0, 2], None]
+    assert [r.late for r in run.folder.records()] == [None, [0, 2], None]

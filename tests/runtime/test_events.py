@@ -11,6 +11,7 @@ import pytest
 
 from raysim.errors import ClientFailed, Interrupted
 from raysim.runs.folder import RunFolder
+from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event
 from raysim.runtime.events import keep_logs
 
@@ -62,7 +63,7 @@ def test_the_coordinators_events_are_lines(folder):
     }
     with keep_logs(folder, run=RUN, where=lambda: "") as listen:
         listen(Event("start", rounds=4, round=1))
-        listen(Event("round", "train", 2, 3, record))
+        listen(Event("round", "train", 2, 3, RoundRecord.from_json(record)))
         listen(Event("commit", round=2))
 
     start, done, commit, _ = lines(folder)

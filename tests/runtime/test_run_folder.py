@@ -13,6 +13,7 @@ import pytest
 
 from raysim.errors import OutputError
 from raysim.runs.folder import RunFolder
+from raysim.runs.record import RoundRecord
 
 HOLD = """
 import sys
@@ -35,7 +36,7 @@ def started(folder: RunFolder, *, finished: bool = False) -> RunFolder:
     """What a run that began here leaves behind."""
     folder.open(force=False)
     folder.write("config.yaml", "name: one\n")
-    folder.append({"stage": "train", "round": 1})
+    folder.append(RoundRecord.from_json({"stage": "train", "round": 1}))
     folder.artifact("similarity", np.eye(2))
     if finished:
         folder.write("result.json", {"accuracy": 1})

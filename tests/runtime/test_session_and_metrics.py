@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raysim.errors import EnvironmentNotFit
+from raysim.runs.record import RoundRecord
 from raysim.runtime.placement import RuntimeSettings
 from raysim.runtime.ray import connection as session
 from raysim.runtime.ray.connection import connect, find_cluster
@@ -68,14 +69,15 @@ def test_a_refused_token_is_an_error_with_advice(monkeypatch, not_joined):
         connect(RuntimeSettings(address="auto"))
 
 
-def record(stage: str, round_id: int, seconds: float, nbytes: int) -> dict[str, object]:
-    return {
-        "stage": stage,
-        "round": round_id,
-        "seconds": seconds,
-        "bytes": {"up": {"model": nbytes, "spectra": 1}, "down": {"model": 2 * nbytes}},
-        "accuracy": {"mean": round_id / 10, "per_client": [0.5] * 1000},
-    }
+def record(stage: str, round_id: int, seconds: float, nbytes: int) -> RoundRecord:
+    return RoundRecord(
+        stage=stage,
+        round=round_id,
+        seconds=seconds,
+        accuracy={"mean": round_id / 10},
+        per_client=[0.5] * 1000,
+        sent={"up": {"model": nbytes, "spectra": 1}, "down": {"model": 2 * nbytes}},
+    )
 
 
 def test_a_round_that_is_reported_again_counts_once():

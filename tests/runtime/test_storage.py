@@ -213,11 +213,12 @@ def test_fsspec_is_not_imported_for_a_folder(tmp_path):
     script = """
 import sys
 from raysim.runs.folder import RunFolder
+from raysim.runs.record import RoundRecord
 from raysim.storage.checkpoint import write_manifest
 folder = RunFolder(sys.argv[1])
 folder.check(resume=False, force=False)
 folder.open(force=False)
-folder.append({"round": 1})
+folder.append(RoundRecord.from_json({"round": 1}))
 write_manifest(folder.checkpoint, {})
 folder.close()
 print("fsspec" in sys.modules)

@@ -175,16 +175,17 @@ def test_a_record_that_does_not_fit_is_cut_off_again(tmp_path):
 import resource, sys
 from raysim.errors import OutputError
 from raysim.runs.folder import RunFolder
+from raysim.runs.record import RoundRecord
 
 folder = RunFolder(sys.argv[1])
 folder.open(force=False)
-folder.append({"round": 1})
+folder.append(RoundRecord.from_json({"round": 1}))
 resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
 try:
-    folder.append({"round": 2, "long": "x" * 10_000})
+    folder.append(RoundRecord.from_json({"round": 2, "long": "x" * 10_000}))
 except OutputError as wrong:
     print(wrong)
-print(folder.records())
+print([record.to_json() for record in folder.records()])
 """
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, text=True

@@ -15,6 +15,7 @@ import pytest
 
 from raysim.errors import CheckpointError, OutputError
 from raysim.runs.folder import RunFolder
+from raysim.runs.record import RoundRecord
 from raysim.storage import remote as remote_storage
 from raysim.storage.checkpoint import read_manifest, read_object, write_manifest, write_object
 from raysim.storage.objects import open_storage
@@ -121,8 +122,8 @@ def started(folder: RunFolder, *, finished: bool = False) -> RunFolder:
     folder.check(resume=False, force=False)
     folder.open(force=False)
     folder.write("config.yaml", "name: one\nseed: 3\n")
-    folder.append({"round": 1})
-    folder.append({"round": 2})
+    folder.append(RoundRecord.from_json({"round": 1}))
+    folder.append(RoundRecord.from_json({"round": 2}))
     folder.artifact("similarity", np.eye(2))
     commit(folder.checkpoint, 1)
     if finished:
@@ -156,9 +157,9 @@ def test_records_survive_a_crash_and_those_past_the_commit_are_dropped(url):
     again.open(force=False)
 
     again.keep_records(1)
-    again.append({"round": "next"})
+    again.append(RoundRecord(round=99))
 
-    assert [r["round"] for r in RunFolder(url).records()] == [1, "next"]
+    assert [record.round for record in RunFolder(url).records()] == [1, 99]
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -242,16 +243,16 @@ def test_a_process_that_was_overtaken_writes_no_more(url, monkeypatch):
     monkeypatch.setattr(remote_storage, "REFRESH_S", 3600.0)  # asleep
     slow = RunFolder(url)
     slow.open(force=False)
-    slow.append({"round": 1})
+    slow.append(RoundRecord.from_json({"round": 1}))
     (name,) = slow.storage.names(".lock")
     age(f"{url}/.lock/{name}", 1000)
     RunFolder(url).open(force=False)
     monkeypatch.setattr(remote_storage, "STALE_S", -1.0)  # long asleep
 
     with pytest.raises(OutputError, match="taken over by another process"):
-        slow.append({"round": 2})
+        slow.append(RoundRecord.from_json({"round": 2}))
 
-    assert slow.records() == [{"round": 1}]
+    assert [record.round for record in slow.records()] == [1]
     slow.close()
     assert len(slow.storage.names(".lock")) == 1
 
@@ -271,10 +272,10 @@ def test_a_lock_that_was_taken_over_during_a_sign_does_not_come_back(url, monkey
     monkeypatch.setattr(remote_storage, "STALE_S", -1.0)  # every sign comes too late
 
     with pytest.raises(OutputError, match="taken over by another process"):
-        slow.append({"round": 1})
+        slow.append(RoundRecord.from_json({"round": 1}))
 
     assert len(slow.storage.names(".lock")) == 1
-    quick.append({"round": 1})  # the other one is not disturbed
+    quick.append(RoundRecord.from_json({"round": 1}))  # the other one is not disturbed
     slow.close()
     quick.close()
 

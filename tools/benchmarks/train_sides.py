@@ -65,7 +65,7 @@ class Clock:
     def listen(self, event: Any) -> None:
         """Take the times of a round; they exclude the wait for the parent."""
         if event.kind == "round" and event.stage == "train":
-            self.seen["seconds"].append(event.record["seconds"])
+            self.seen["seconds"].append(event.record.seconds)
             self.seen["wall"].append(time.perf_counter() - self._wall)
             self.seen["cpu"].append(time.process_time() - self._cpu)
             if event.round in self._turns:

@@ -14,6 +14,7 @@ from ray.util.metrics import Gauge
 
 from raysim.protocols import Federation
 from raysim.runs.folder import RunFolder
+from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event
 
 log = logging.getLogger(__name__)
@@ -49,18 +50,17 @@ class Totals:
     def __len__(self) -> int:
         return len(self._rounds)
 
-    def add(self, record: Mapping[str, Any]) -> None:
+    def add(self, record: RoundRecord) -> None:
         """Count a round once."""
-        stage, key = record["stage"], (record["stage"], record["round"])
-        nbytes = {way: sum(counts.values()) for way, counts in record.get("bytes", {}).items()}
-        new = Round(record["seconds"], nbytes.get("up", 0), nbytes.get("down", 0))
+        stage, key = record.stage, (record.stage, record.round)
+        new = Round(record.seconds, record.bytes("up"), record.bytes("down"))
         old = self._rounds.get(key, Round(0.0, 0, 0))
         self._rounds[key] = new
         self.seconds[stage] = self.seconds.get(stage, 0.0) + new.seconds - old.seconds
         self.sent["up"] += new.up - old.up
         self.sent["down"] += new.down - old.down
-        if "accuracy" in record:
-            self.accuracy = record["accuracy"]["mean"]
+        if record.accuracy is not None:
+            self.accuracy = record.accuracy["mean"]
 
 
 class RunMetrics:

@@ -91,15 +91,15 @@ def measured_costs(method: Mapping[str, Any], seed: int) -> dict[str, float]:
                     marks.append((passes.forward, passes.backward))
 
             experiment.run(listeners=[mark])
-        sent = experiment.folder.records()[-2]["bytes"]
+        record = experiment.folder.records()[-2]
         data = experiment.prepare()
     tree = initial_tree(experiment.config.model, data.image_shape, data.classes, seed)
     one = sum(array.nbytes for array in tree.values()) * len(data.split.clients)
     samples = sum(len(ids) for ids in data.split.clients)
     (f0, b0), (f1, b1) = marks[-3:-1]
     return {
-        "down M": sum(sent["down"].values()) / one,
-        "up M": sum(sent["up"].values()) / one,
+        "down M": record.bytes("down") / one,
+        "up M": record.bytes("up") / one,
         "F": (f1 - f0) / samples,
         "B": (b1 - b0) / samples,
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 from raysim import __version__
 from raysim.config import RunConfig, load_config
-from raysim.runs.record import newest
+from raysim.runs.record import RoundRecord, newest
 from raysim.studies.processes import Tell, tell_rounds, work
 from raysim.studies.reproduce.recipes import config_digest, differences, public_config
 from raysim.studies.reproduce.results import FORMAT, Result, read_result, write_result
@@ -80,18 +80,18 @@ def _trained(job: Mapping[str, Any], config: RunConfig, folder: Path, tell: Tell
     }
 
 
-def _scores(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Result:
+def _scores(summary: Mapping[str, Any], records: Sequence[RoundRecord]) -> Result:
     """Return the numbers of a finished run that tables are made of."""
-    scored = [r for r in records if "accuracy" in r]
-    accuracies = [r["accuracy"]["mean"] for r in scored]
+    scored = [(r, r.accuracy["mean"]) for r in records if r.accuracy is not None]
+    accuracies = [mean for _, mean in scored]
     accuracy, sent = summary["accuracy"]["mean"], summary["bytes"]
     series = {
-        "stage": [r["stage"] for r in scored],
-        "round": [r["round"] for r in scored],
+        "stage": [r.stage for r, _ in scored],
+        "round": [r.round for r, _ in scored],
         "accuracy": _rounded(accuracies),
-        "test_loss": _rounded([r.get("test_loss") for r in scored]),
-        "loss": _rounded([r.get("loss") for r in scored]),
-        "test_loss_by_task": [_rounded(r.get("by_task", {}).get("loss", [])) for r in scored],
+        "test_loss": _rounded([r.test_loss for r, _ in scored]),
+        "loss": _rounded([r.loss for r, _ in scored]),
+        "test_loss_by_task": [_rounded((r.by_task or {}).get("loss", [])) for r, _ in scored],
     }
     return {
         "accuracy": accuracy,
@@ -99,7 +99,7 @@ def _scores(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) ->
         "accuracy_last5": _rounded([sum(accuracies[-5:]) / len(accuracies[-5:])])[0],
         "accuracy_last10": _rounded([sum(accuracies[-10:]) / len(accuracies[-10:])])[0],
         "accuracy_best": max(_rounded(accuracies)),
-        "top5": _rounded([scored[-1].get("top5", {}).get("mean")])[0],
+        "top5": _rounded([(scored[-1][0].top5 or {}).get("mean")])[0],
         "selection": newest(records, "selection"),
         "selection_last10": _mean_selection(records),
         "noisy_clients": newest(records, "noisy_clients"),
@@ -115,17 +115,17 @@ def _scores(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) ->
         "nmi": summary.get("nmi"),
         "association": summary.get("association"),
         "groups": summary["groups"],
-        "rank": next((r["rank"] for r in records if "rank" in r), None),
+        "rank": next((r.rank for r in records if r.rank is not None), None),
         "digest": summary["digest"],
     }
 
 
-def _mean_selection(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None] | None:
+def _mean_selection(records: Sequence[RoundRecord]) -> dict[str, float | None] | None:
     """Return label precision and recall over the last ten rounds: who takes part changes."""
-    found = [record["selection"] for record in records if "selection" in record][-10:]
+    found = [record.selection for record in records if record.selection is not None][-10:]
     means: dict[str, float | None] = {}
     for name in ("precision", "recall", "f_score"):
-        known = [own[name] for own in found if own[name] is not None]
+        known = [score for scores in found if (score := scores[name]) is not None]
         means[name] = round(sum(known) / len(known), DIGITS) if known else None
     return means if found else None
 
