@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-PADDING = 4  # models.md section 12
+PADDING = 4  # raysim/docs/sheets/models.md, "Normalisation and augmentation in the papers"
 
 
 def augmented(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROWS = 512
 """Images that run through a network together."""
-NORMED_ROWS = 128  # FedRN's server, models.md section 7
+NORMED_ROWS = 128  # FedRN's server: raysim/docs/sheets/models.md, "Networks of FedRN"
 """The same where batch norm keeps no running statistics: then they are normalised together, and
 their number changes what is predicted."""
 
@@ -117,7 +117,10 @@ def evaluate(
     batch_size: int = ROWS,
     device: str = "cpu",
 ) -> Evaluation:
-    """Return accuracy over ALL classes, not only a task's (metrics.md section 1), and loss."""
+    """Return accuracy over ALL classes, not only a task's, and loss.
+
+    raysim/docs/sheets/metrics.md, "Accuracy of a client".
+    """
     found = logits(model, tree, images, classes=classes, batch_size=batch_size, device=device)
     return score(found, labels)
 

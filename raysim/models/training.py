@@ -36,7 +36,7 @@ class TrainSettings:
     """Rounds and local training; the defaults are ours, a small run that learns."""
 
     rounds: int = 20
-    epochs: int = 2  # FB-NLL and RCC-PFL, fl_optimizers.md
+    epochs: int = 2  # FB-NLL and RCC-PFL
     """Passes over a client's samples per round."""
     batch_size: int = 32
     optimizer: Literal["sgd", "adam"] = "sgd"

@@ -1,4 +1,4 @@
-"""The exchange of spectra without a federation: clients of this process, a few at a time.
+"""FB-NLL's exchange of spectra without a federation: clients of this process, a few at a time.
 
 For tools that work on features alone. The answers are those of the federated step; of a client
 whose turn is over nothing large is kept.
