@@ -7,7 +7,7 @@ numbers below are Procedure 2's; what each computes is in ``core.relabeling``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from raysim.core.relabeling import (
 from raysim.errors import ConfigError
 from raysim.protocols import Client, Context, State, Step, Tree
 from raysim.seeding import stream
-from raysim.settings import check, settings
+from raysim.settings import In, settings
 from raysim.steps.arrays import on_device, to_numpy
 from raysim.steps.local_training import current_labels
 from raysim.steps.relevance import WIRE
@@ -40,25 +40,14 @@ class CorrectionSettings:
     The paper gives no value, so the server calibrates what is left null.
     """
 
-    rank: int | None = None
+    rank: Annotated[int | None, In("[1, inf)")] = None
     """l, eigenvectors per class in Phase 1."""
-    projection_rank: int | None = None
+    projection_rank: Annotated[int | None, In("[1, inf)")] = None
     """l2, eigenvectors per class in Phase 2."""
-    threshold: float | None = None
+    threshold: Annotated[float | None, In("(0, 1]")] = None
     """tau_sim, similarity from which a whole local class is renamed."""
-    min_class_size: int = (
-        20  # ours: smaller local classes go to Phase 2; 0 is the paper's literal rule
-    )
-    """Smallest local class that Phase 1 may decide."""
-
-    def __post_init__(self) -> None:
-        for name in ("rank", "projection_rank"):
-            value = getattr(self, name)
-            check(value is None or value >= 1, name, "must be at least 1", got=value)
-        ok = self.threshold is None or 0 < self.threshold <= 1
-        check(ok, "threshold", "must be in (0, 1]", got=self.threshold)
-        size = self.min_class_size
-        check(size >= 0, "min_class_size", "must not be negative", got=size)
+    min_class_size: Annotated[int, In("[0, inf)")] = 20  # ours: smaller classes go to Phase 2
+    """Smallest local class that Phase 1 may decide; 0 is the paper's literal rule."""
 
     def check(self, config: Any, dimension: int, *, at: str = "method.correction") -> None:
         """Refuse a missing clean set and ranks that the clean set or the features cannot carry.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from raysim.core.spectra import Spectrum
 from raysim.errors import ConfigError
 from raysim.protocols import ClientId, Context, State, Step
 from raysim.seeding import stream
-from raysim.settings import check, settings
+from raysim.settings import In, check, settings
 from raysim.steps.arrays import to_numpy
 from raysim.steps.relevance import (
     WIRE,
@@ -47,47 +47,25 @@ class GroupingSettings:
 
     Threshold: those above ``threshold``; full: all d; auto: the method's own rule.
     """
-    threshold: float = (
-        0.005  # ours: the paper fixes a small threshold per dataset without giving it
-    )
+    threshold: Annotated[float, In("[0, 1]")] = 0.005  # ours: the paper gives no number
     """Eigenvalues below this share of the largest one are left out."""
-    smallest_rank: int = 3  # ours
+    smallest_rank: Annotated[int, In("[1, inf)")] = 3  # ours
     """With a threshold, at least this many eigenvectors are compared."""
     linkage: Literal["average", "complete", "single"] = "average"
-    landmarks: int | None = None
+    landmarks: Annotated[int | None, In("[1, inf)", do="null compares all pairs")] = None
     """L, clients that are compared with everyone: K L similarities instead of K^2, for K beyond
     10,000. An approximation (``core.landmarks``); null: exact, all pairs."""
-    curve: int | None = None
+    curve: Annotated[int | None, In("[1, inf)", do="null records none")] = None
     """Largest rank up to which R is also recorded, within and between groups (FB-NLL Fig. 5).
 
     A diagnosis for reports: it changes no group and counts no byte.
     """
 
     def __post_init__(self) -> None:
-        ok = not isinstance(self.groups, int) or self.groups >= 1
-        check(ok, "groups", "must be at least 1", got=self.groups)
-        check(
-            isinstance(self.rank, str) or self.rank >= 1,
-            "rank",
-            "must be at least 1",
-            got=self.rank,
-        )
-        check(0 <= self.threshold <= 1, "threshold", "must be in [0, 1]", got=self.threshold)
-        check(
-            self.smallest_rank >= 1, "smallest_rank", "must be at least 1", got=self.smallest_rank
-        )
-        check(
-            self.landmarks is None or self.landmarks >= 1,
-            "landmarks",
-            "must be at least 1, or null for all pairs",
-            got=self.landmarks,
-        )
-        check(
-            self.curve is None or self.curve >= 1,
-            "curve",
-            "must be at least 1, or null for none",
-            got=self.curve,
-        )
+        for name in ("groups", "rank"):
+            value = getattr(self, name)
+            ok = not isinstance(value, int) or value >= 1
+            check(ok, name, "must be at least 1", got=value)
 
     def count(self, config: Any) -> int | None:
         """Return M; None where it is to be found."""
@@ -112,42 +90,33 @@ class GroupingSettings:
         """
         count, clients = self.count(config), config.data.partition.clients
         if count is None:
-            _check_enough_to_count(self.landmarks or clients, at)
-            count = 1
+            compared, count = self.landmarks or clients, 1
+            if compared < FEWEST_CLIENTS:
+                raise ConfigError(
+                    f"{at}.groups is auto, which needs at least {FEWEST_CLIENTS} clients (or "
+                    f"landmarks), got {compared}; name the number of groups"
+                )
         if count > clients:
             where = "data.partition.groups" if self.groups is None else f"{at}.groups"
             raise ConfigError(
                 f"{where} is {count}, but data.partition.clients is {clients}; every group needs a "
                 "client: raise data.partition.clients or lower the number of groups"
             )
-        if self.landmarks is not None:
-            _check_landmarks(self.landmarks, count, clients, at)
+        if self.landmarks is not None and self.landmarks < count:
+            raise ConfigError(
+                f"{at}.landmarks is {self.landmarks}, but there are {count} groups and each "
+                "needs a landmark; raise it (ten per group find equal groups), or set it to null"
+            )
+        if self.landmarks is not None and self.landmarks > clients:
+            raise ConfigError(
+                f"{at}.landmarks is {self.landmarks}, but data.partition.clients is {clients} "
+                "and landmarks are clients; lower it, or set it to null for the exact grouping"
+            )
         if not isinstance(self.rank, str) and self.rank > dimension:
             raise ConfigError(
                 f"{at}.rank is {self.rank}, above the feature dimension {dimension} of "
                 f"data.features; lower {at}.rank or choose larger features"
             )
-
-
-def _check_enough_to_count(compared: int, at: str) -> None:
-    if compared < FEWEST_CLIENTS:
-        raise ConfigError(
-            f"{at}.groups is auto, which needs at least {FEWEST_CLIENTS} clients (or landmarks), "
-            f"got {compared}; name the number of groups"
-        )
-
-
-def _check_landmarks(landmarks: int, groups: int, clients: int, at: str) -> None:
-    if landmarks < groups:
-        raise ConfigError(
-            f"{at}.landmarks is {landmarks}, but there are {groups} groups and each "
-            "needs a landmark; raise it (ten per group find equal groups), or set it to null"
-        )
-    if landmarks > clients:
-        raise ConfigError(
-            f"{at}.landmarks is {landmarks}, but data.partition.clients is {clients} "
-            "and landmarks are clients; lower it, or set it to null for the exact grouping"
-        )
 
 
 def group_by_similarity(how: GroupingSettings) -> Step:
@@ -252,7 +221,17 @@ def _uploaded(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]
     rank = min(ranks.values())  # one q for all: the smallest that every client can offer
     sent = federation.map(vectors_task, rank=rank, **shared)
     rows = np.stack([vectors.T for vectors in sent.values()])
-    _warn_if_capped(ranks, how, dimension=rows.shape[2])
+    asked = {"full": rows.shape[2], "auto": how.smallest_rank, "threshold": how.smallest_rank}
+    wanted = asked[how.rank] if isinstance(how.rank, str) else how.rank
+    if rank < wanted:
+        client = min(ranks, key=lambda k: (ranks[k], k))
+        log.warning(
+            "rank %d is capped at %d for all clients: client %d has no more samples; "
+            "its group is uncertain",
+            wanted,
+            rank,
+            client,
+        )
     context.sent("up", "rank", len(rows) * 4)
     context.sent("up", "eigenvectors", rows.nbytes)
     return rows, rank
@@ -285,22 +264,3 @@ def _curve(context: Context, how: GroupingSettings, groups: Mapping[ClientId, in
     same = int((sizes * (sizes - 1)).sum())
     pairs = np.array([same, len(groups) * (len(groups) - 1) - same])
     return np.divide(total, pairs, out=np.full(total.shape, np.nan), where=pairs > 0)
-
-
-def _warn_if_capped(ranks: Mapping[int, int], how: GroupingSettings, *, dimension: int) -> None:
-    """Warn when a client with few samples lowers the rank of everyone."""
-    client, rank = min(ranks.items(), key=lambda item: (item[1], item[0]))
-    wanted = {
-        "full": dimension,
-        "auto": how.smallest_rank,
-        "threshold": how.smallest_rank,
-    }
-    asked = wanted[how.rank] if isinstance(how.rank, str) else how.rank
-    if rank < asked:
-        log.warning(
-            "rank %d is capped at %d for all clients: client %d has no more samples; "
-            "its group is uncertain",
-            asked,
-            rank,
-            client,
-        )
