@@ -201,7 +201,7 @@ def test_torchvisions_weights_are_downloaded_once(weights, tmp_path, monkeypatch
     local = ResNet18Features(weights=weights("resnet18"), size=64)
     assert calls == [("resnet18-f37072fd.pth", "f37072fd")]
     assert np.array_equal(rows, local.extract(random_images(2, 32, 32, 3)))
-    assert pretrained._hub_folder() == tmp_path / "hub" / "checkpoints"
+    assert ResNet18Features().path().parent == tmp_path / "hub" / "checkpoints"
 
 
 def test_a_failed_download_says_what_to_do(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from skimage.feature import hog as skimage_hog
 
-import raysim.data.features.hog as hog_module
+import raysim.data.features.gradients as gradients
 from raysim.data.features import hog
 from raysim.errors import ConfigError
 from raysim.seeding import stream
@@ -186,7 +186,7 @@ def test_a_row_does_not_depend_on_the_images_beside_it(pixels, dtype, monkeypatc
     images = random_images(23, 32, 32, 3).astype(dtype)
     whole = hog(images)
 
-    monkeypatch.setattr(hog_module, "PIXELS_PER_CHUNK", pixels)
+    monkeypatch.setattr(gradients, "PIXELS_PER_CHUNK", pixels)
 
     assert np.array_equal(hog(images), whole)
     assert np.array_equal(hog(images[5:6]), whole[5:6])

@@ -1,4 +1,4 @@
-"""What a feature extractor is, and the list of those a config may choose from."""
+"""What a feature extractor is: the registry, and the plainest one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from raysim.settings import Registry
+from raysim.settings import Registry, settings
 
 ImageShape = tuple[int, int, int]
 """Height, width, channels."""
@@ -35,3 +35,33 @@ class Extractor(Protocol):
 FEATURES: Registry[Extractor] = Registry(
     "feature extractor", key="kind", home="raysim.data.features"
 )
+
+
+@FEATURES.register("pixels")
+@settings
+class PixelFeatures:
+    """The image itself, flattened: bytes scaled to [0, 1], floating-point values as they are."""
+
+    def dimension(self, image_shape: ImageShape) -> int:
+        """Return the number of values in an image."""
+        return int(np.prod(image_shape))
+
+    def extract(self, images: np.ndarray) -> np.ndarray:
+        """Flattened images, float32."""
+        rows = np.asarray(images).reshape(len(images), -1)
+        if rows.dtype == np.uint8:
+            return rows.astype(np.float32) / np.float32(255)
+        return rows.astype(np.float32)
+
+    def view(self, images: np.ndarray) -> np.ndarray | None:
+        """Return the rows without a copy where the images already hold them, else None."""
+        if images.dtype != np.float32 or not images.flags.c_contiguous:
+            return None
+        return images.reshape(len(images), -1)
+
+    def fingerprint(self) -> str:
+        """Kind."""
+        return "pixels/1"
+
+    def check_available(self) -> None:
+        """Nothing is needed."""

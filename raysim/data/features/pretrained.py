@@ -14,11 +14,12 @@ import importlib.metadata
 import importlib.util
 import os
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -38,13 +39,15 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-@FEATURES.register("resnet18")
 @settings
-class ResNet18Features:
-    """Pooled activations of torchvision's ResNet-18, d = 512, with ImageNet weights (FB-NLL)."""
+class ImageNetFeatures(ABC):
+    """What the extractors share: the settings, the batches, and a file of weights."""
+
+    choice_name: ClassVar[str]
+    width: ClassVar[int]
+    """Length of a feature row."""
 
     weights: str | None = None
-    """File with a state_dict; null: torchvision's IMAGENET1K_V1, downloaded once."""
     size: int = 224
     """Side to which images are resized."""
     batch_size: int = 32
@@ -52,28 +55,85 @@ class ResNet18Features:
     """Torch threads; other values change the last bits."""
 
     def __post_init__(self) -> None:
-        _check_counts(self.size, self.batch_size, self.threads)
+        check(self.size >= 32, "size", "must be at least 32 pixels", got=self.size)
+        check(self.batch_size >= 1, "batch_size", "must be at least 1", got=self.batch_size)
+        check(self.threads >= 1, "threads", "must be at least 1", got=self.threads)
+
+    @abstractmethod
+    def check_available(self) -> None:
+        """Refuse missing weights or packages, so that a run fails early."""
+
+    @abstractmethod
+    def default_weights(self) -> Path:
+        """Return the file of weights that is used when none is set."""
+
+    @abstractmethod
+    def network(self, path: Path) -> Network:
+        """Return the network with the weights in ``path``."""
+
+    def path(self) -> Path:
+        """Return the file of weights."""
+        return self.default_weights() if self.weights is None else Path(self.weights).expanduser()
 
     def dimension(self, image_shape: ImageShape) -> int:
-        """512."""
-        _check_channels(image_shape, self.choice_name)  # type: ignore[attr-defined]
-        return 512
+        """Return the length of a feature row."""
+        do = "use hog or pixels for such images"
+        rule = f"{self.choice_name} needs images with 1 or 3 channels"
+        check(image_shape[2] in (1, 3), "data.features", rule, got=image_shape, do=do)
+        return self.width
 
     def extract(self, images: np.ndarray) -> np.ndarray:
-        """Pooled activations before the last layer."""
+        """Return feature rows (N, width) float32, computed in batches of one shape."""
+        import torch
+
         self.check_available()
-        return _run(self._load(), images, 512, self.batch_size, self.threads)
+        network = self.network(self.path())
+        rows = np.empty((len(images), self.width), np.float32)
+        batch = np.zeros((self.batch_size, *images.shape[1:]), images.dtype)
+        with _torch_threads(self.threads), torch.inference_mode():
+            for start in range(0, len(images), self.batch_size):
+                part = images[start : start + self.batch_size]
+                batch[: len(part)] = part
+                pixels = _resized(torch.from_numpy(batch).to(_device()), self.size)
+                rows[start : start + len(part)] = network(pixels)[: len(part)].cpu().numpy()
+        return rows
 
     def fingerprint(self) -> str:
         """Kind, settings, torch version and weights."""
-        source = "IMAGENET1K_V1" if self.weights is None else _digest(self._path())
+        version = importlib.metadata.version("torch")
         return (
-            f"resnet18/1 {_common_fingerprint(self.size, self.batch_size, self.threads)} {source}"
+            f"{self.choice_name}/1 size={self.size} batch={self.batch_size} "
+            f"threads={self.threads} torch={version} {self.source()}"
         )
+
+    def source(self) -> str:
+        """Return what names the weights: the first half of their file's sha256."""
+        path = self.path()
+        try:
+            stat = path.stat()
+        except OSError as error:
+            reason = error.strerror
+            raise DataError(f"data.features.weights: cannot read {path} ({reason})") from error
+        return _digest_of(str(path), stat.st_size, stat.st_mtime_ns)
+
+
+@FEATURES.register("resnet18")
+@settings
+class ResNet18Features(ImageNetFeatures):
+    """Pooled activations of torchvision's ResNet-18, d = 512, with ImageNet weights (FB-NLL)."""
+
+    width: ClassVar[int] = 512
+
+    weights: str | None = None
+    """File with a state_dict; null: torchvision's IMAGENET1K_V1, downloaded once."""
+
+    def source(self) -> str:
+        """Return the name of torchvision's weights, or the hash of a file."""
+        return "IMAGENET1K_V1" if self.weights is None else ImageNetFeatures.source(self)
 
     def check_available(self) -> None:
         """Find the weights; those of torchvision are downloaded here, so that a run fails early."""
-        path = self._path()
+        path = self.path()
         if path.is_file():
             return
         if self.weights is not None:
@@ -81,50 +141,47 @@ class ResNet18Features:
                 f"data.features.weights: no file {path}; copy a torchvision resnet18 state_dict "
                 "there, or leave the setting out to download one"
             )
-        _download_resnet18(path)
+        from torch.hub import download_url_to_file
+        from torchvision.models import ResNet18_Weights
 
-    def _path(self) -> Path:
-        if self.weights is not None:
-            return Path(self.weights).expanduser()
-        return _hub_folder() / RESNET18_FILE
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            url = ResNet18_Weights.IMAGENET1K_V1.url
+            digest = path.stem.rpartition("-")[2]
+            download_url_to_file(url, str(path), hash_prefix=digest, progress=False)
+        except (OSError, RuntimeError) as error:
+            raise DataError(
+                f"the ImageNet weights of resnet18 are not in {path} and cannot be downloaded "
+                f"({error}); copy the file there, or set data.features.weights to a local "
+                "state_dict"
+            ) from error
 
-    def _load(self) -> Network:
-        path = self._path()
-        return _resnet18(str(path), path.stat().st_mtime_ns, self.size)
+    def default_weights(self) -> Path:
+        """Return where torch keeps downloaded weights, without importing torch."""
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        home = os.environ.get("TORCH_HOME") or f"{cache}/torch"
+        return Path(home).expanduser() / "hub" / "checkpoints" / RESNET18_FILE
+
+    def network(self, path: Path) -> Network:
+        return _resnet18(str(path), path.stat().st_mtime_ns)
 
 
 @FEATURES.register("lite0")
 @settings
-class Lite0Features:
+class Lite0Features(ImageNetFeatures):
     """Pooled activations of EfficientNet-Lite0, d = 1280; weights from a file."""
+
+    width: ClassVar[int] = 1280
 
     weights: str | None = None
     """File with a state_dict; null: where `raysim data fetch lite0` puts it."""
     size: int = 128
     """Side to which images are resized; a multiple of 32."""
-    batch_size: int = 32
-    threads: int = 1
-    """Torch threads; other values change the last bits."""
 
     def __post_init__(self) -> None:
-        _check_counts(self.size, self.batch_size, self.threads)
+        ImageNetFeatures.__post_init__(self)
         # the package pads for 224 pixels; only sizes that halve five times give the same padding
         check(self.size % 32 == 0, "size", "must be a multiple of 32", got=self.size, do="use 128")
-
-    def dimension(self, image_shape: ImageShape) -> int:
-        """1280."""
-        _check_channels(image_shape, self.choice_name)  # type: ignore[attr-defined]
-        return 1280
-
-    def extract(self, images: np.ndarray) -> np.ndarray:
-        """Activations of the last convolution, averaged over the image."""
-        self.check_available()
-        return _run(self._load(), images, 1280, self.batch_size, self.threads)
-
-    def fingerprint(self) -> str:
-        """Kind, settings, torch version and weights."""
-        common = _common_fingerprint(self.size, self.batch_size, self.threads)
-        return f"lite0/1 {common} {_digest(self._path())}"
 
     def check_available(self) -> None:
         """Find the weights and the package that has the network."""
@@ -133,59 +190,35 @@ class Lite0Features:
                 "data.features lite0 needs the package efficientnet-lite-pytorch, which is not "
                 "installed; pip install raysim[lite0]"
             )
-        if not self._path().is_file():
+        if not self.path().is_file():
             raise DataError(
-                f"data.features lite0 needs its weights, and there is no file {self._path()}; "
+                f"data.features lite0 needs its weights, and there is no file {self.path()}; "
                 "run `raysim data fetch lite0`, or set data.features.weights"
             )
 
-    def _path(self) -> Path:
-        if self.weights is not None:
-            return Path(self.weights).expanduser()
+    def default_weights(self) -> Path:
         return data_root(None) / LITE0_FILE
 
-    def _load(self) -> Network:
-        path = self._path()
-        return _lite0(str(path), path.stat().st_mtime_ns, self.size)
+    def network(self, path: Path) -> Network:
+        return _lite0(str(path), path.stat().st_mtime_ns)
 
 
-def _run(
-    network: Network, images: np.ndarray, dimension: int, batch_size: int, threads: int
-) -> np.ndarray:
-    """Feature rows (N, dimension) float32, computed in batches of one shape."""
-    import torch
-
-    rows = np.empty((len(images), dimension), np.float32)
-    batch = np.zeros((batch_size, *images.shape[1:]), images.dtype)
-    with _torch_threads(threads), torch.inference_mode():
-        for start in range(0, len(images), batch_size):
-            part = images[start : start + batch_size]
-            batch[: len(part)] = part
-            features = network(_pixels(torch.from_numpy(batch).to(_device())))
-            rows[start : start + len(part)] = features[: len(part)].cpu().numpy()
-    return rows
-
-
-def _pixels(images: torch.Tensor) -> torch.Tensor:
-    """Float32 images (N, 3, H, W) of 0 ... 255, from (N, H, W, C) bytes or values in [0, 1]."""
-    import torch
+def _resized(images: torch.Tensor, size: int) -> torch.Tensor:
+    """Return pixels (N, 3, S, S) of 0 ... 255, from (N, H, W, C) bytes or values in [0, 1]."""
+    from torch import channels_last
+    from torch.nn.functional import interpolate
 
     scale = 255.0 if images.is_floating_point() else 1.0
     planes = (images.permute(0, 3, 1, 2).float() * scale).expand(-1, 3, -1, -1)
     # the layout decides the kernels and so the bits; this one is half as fast again as NCHW
-    return planes.contiguous(memory_format=torch.channels_last)
-
-
-def _resized(images: torch.Tensor, size: int) -> torch.Tensor:
-    from torch.nn.functional import interpolate
-
+    planes = planes.contiguous(memory_format=channels_last)
     return interpolate(
-        images, size=(size, size), mode="bilinear", align_corners=False, antialias=True
+        planes, size=(size, size), mode="bilinear", align_corners=False, antialias=True
     )
 
 
 @lru_cache(maxsize=1)
-def _resnet18(path: str, modified_ns: int, size: int) -> Network:
+def _resnet18(path: str, modified_ns: int) -> Network:
     """Return the network of a weights file; kept, since features come in many chunks."""
     import torch
     from torchvision.models import resnet18
@@ -197,20 +230,17 @@ def _resnet18(path: str, modified_ns: int, size: int) -> Network:
     mean, std = (
         torch.tensor(v, device=_device()).reshape(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD)
     )
-    return lambda pixels: model((_resized(pixels, size) / 255.0 - mean) / std)
+    return lambda pixels: model((pixels / 255.0 - mean) / std)
 
 
 @lru_cache(maxsize=1)
-def _lite0(path: str, modified_ns: int, size: int) -> Network:
+def _lite0(path: str, modified_ns: int) -> Network:
     """Return the network of a weights file; kept, since features come in many chunks."""
     from efficientnet_lite_pytorch import EfficientNet
 
     model = EfficientNet.from_name("efficientnet-lite0")
     model = _with_state(model, _state(path), path, "efficientnet-lite0")
-
-    return lambda pixels: model.extract_features((_resized(pixels, size) - 127.0) / 128.0).mean(
-        dim=(2, 3)
-    )
+    return lambda pixels: model.extract_features((pixels - 127.0) / 128.0).mean(dim=(2, 3))
 
 
 def _state(path: str) -> dict[str, torch.Tensor]:
@@ -265,56 +295,7 @@ def _torch_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _hub_folder() -> Path:
-    """Where torch keeps downloaded weights, found without importing torch."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("TORCH_HOME") or f"{cache}/torch"
-    return Path(home).expanduser() / "hub" / "checkpoints"
-
-
-def _download_resnet18(path: Path) -> None:
-    from torch.hub import download_url_to_file
-    from torchvision.models import ResNet18_Weights
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        url = ResNet18_Weights.IMAGENET1K_V1.url
-        digest = path.stem.rpartition("-")[2]
-        download_url_to_file(url, str(path), hash_prefix=digest, progress=False)
-    except (OSError, RuntimeError) as error:
-        raise DataError(
-            f"the ImageNet weights of resnet18 are not in {path} and cannot be downloaded "
-            f"({error}); copy the file there, or set data.features.weights to a local state_dict"
-        ) from error
-
-
-def _digest(path: Path) -> str:
-    """First half of the file's sha256."""
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise DataError(f"data.features.weights: cannot read {path} ({error.strerror})") from error
-    return _digest_of(str(path), stat.st_size, stat.st_mtime_ns)
-
-
 @lru_cache(maxsize=8)
 def _digest_of(path: str, num_bytes: int, modified_ns: int) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:32]
-
-
-def _common_fingerprint(size: int, batch_size: int, threads: int) -> str:
-    version = importlib.metadata.version("torch")
-    return f"size={size} batch={batch_size} threads={threads} torch={version}"
-
-
-def _check_counts(size: int, batch_size: int, threads: int) -> None:
-    check(size >= 32, "size", "must be at least 32 pixels", got=size)
-    check(batch_size >= 1, "batch_size", "must be at least 1", got=batch_size)
-    check(threads >= 1, "threads", "must be at least 1", got=threads)
-
-
-def _check_channels(image_shape: ImageShape, kind: str) -> None:
-    do = "use hog or pixels for such images"
-    rule = f"{kind} needs images with 1 or 3 channels"
-    check(image_shape[2] in (1, 3), "data.features", rule, got=image_shape, do=do)
