@@ -119,6 +119,7 @@ COMPLETE = {
         "Procedure 2": {"line": 23},
     },
     "RCC-PFL": {"": {"eq": 5}, "Algorithm 1": {"line": 10}, "Procedure 1": {"line": 15}},
+    "FedFixer": {"": {"eq": 9, "theorem": 1}, "Algorithm 1": {"line": 30}},
 }
 
 

@@ -1,7 +1,7 @@
 """Co-teaching in a federation: two networks select small-loss samples for each other.
 
-Han, Yao, Yu, Niu, Xu, Hu, Tsang and Sugiyama, NeurIPS 2018, Algorithm 1, as the baseline that FedRN
-(Kim et al. 2022) makes of it: both networks are sent, trained and averaged, and the first
+Han, Yao, Yu, Niu, Xu, Hu, Tsang and Sugiyama, NeurIPS 2018, as the baseline that FedRN (Kim et al.
+2022) makes of it: both networks are sent, trained and averaged, and the first
 one is evaluated (raysim/docs/sheets/co_teaching.md).
 
 Deviations from the paper, all as in FedRN's comparison:
@@ -63,7 +63,7 @@ class CoTeaching(Method):
 
 
 def teach(session: Session, *, rate: float) -> np.ndarray:
-    """Train each network on the small-loss samples of the other one (Algorithm 1).
+    """Train each network on the small-loss samples of the other one ("Local training").
 
     ``rate`` is the share that is left out; where that leaves nothing, no step is made. Return which
     samples the first network kept in the last epoch.

@@ -79,7 +79,7 @@ class FedFixer(Method):
         return self.without != "distance"
 
     def round(self, context: Context, state: State) -> State:
-        """Average by the selected samples (Eq. 1, line 8); keep the model if there are none."""
+        """Average by the selected samples (Eq. 1, line 9); keep the model if there are none."""
         trained, replies = self.train_groups(context, state)
         if state.models and not sum(reply["kept"] for reply in replies.values()):
             trained = replace(trained, models=state.models)
@@ -98,7 +98,7 @@ class FedFixer(Method):
         The model counts by n_k, the mean over epochs of the number of samples that trained w.
         """
         printed, dual = self.parity == "paper", self.without != "personal"
-        judges = where.round > self.warmup  # lines 17-21
+        judges = where.round > self.warmup  # lines 17-22
         prior = session.label_shares() if printed and len(session.labels) else None
         total, last = 0, np.zeros(len(session.labels), dtype=bool)
         with session.statistics(0, times=self._inner_steps if dual else 1):
@@ -154,12 +154,12 @@ class FedFixer(Method):
             loss = mean_of(losses(by_theta_outputs), by_w if alternate else by_theta)
             slope = gradients(loss, theta)
             decay = 0.0 if printed else DECAY
-            move(theta, _pulled(slope, theta, w, pull, decay), zeta)  # Eq. 8, line 22
+            move(theta, _pulled(slope, theta, w, pull, decay), zeta)  # Eq. 8, line 23
         chosen = by_theta if alternate else by_w
         if printed:
-            move(w, _gap(w, theta), eta * pull)  # Eq. 9, line 23
+            move(w, _gap(w, theta), eta * pull)  # Eq. 9, line 24
             loss = mean_of(losses(session.networks[0](batch.images)), chosen)
-            move(w, gradients(loss, w), eta)  # line 24
+            move(w, gradients(loss, w), eta)  # line 25, the alternate update
             return loss, chosen
         loss = mean_of(losses(outputs), chosen)
         slope = gradients(loss, w)  # before the pull, as the released code has it

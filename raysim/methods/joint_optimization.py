@@ -1,7 +1,6 @@
 """Joint Optimisation in a federation: soft labels follow predictions (Tanaka et al. 2018; FedRN).
 
-Equations are those of Tanaka et al.; raysim/docs/sheets/joint_optimization.md. N samples, Q past
-predictions, C classes.
+Formulas: raysim/docs/sheets/joint_optimization.md. N samples, Q past predictions, C classes.
 
 Deviations from the paper, as in FedRN's comparison: labels are the mean of the last 15 predictions
 (the paper: 10), warm-up is counted in rounds, no second training with the final labels follows.
@@ -51,7 +50,7 @@ class JointOptimization(WarmedUp):
     stateless: ClassVar[bool] = False
 
     def train(self, session: Session, memory: Tree, where: Where) -> tuple[Tree, Contribution]:
-        """Train on soft labels; after the warm-up every epoch ends with new ones (Algorithm 1).
+        """Train on soft labels; after the warm-up every epoch ends with new ones.
 
         A label counts as judged clean while its class is still the most probable one.
         """
@@ -84,7 +83,7 @@ class JointOptimization(WarmedUp):
     def loss(
         self, logits: torch.Tensor, targets: torch.Tensor, prior: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return L_c + a L_p + b L_e (Eq. 5); no ``prior``: uniform."""
+        """Return L_c + a L_p + b L_e (the loss); no ``prior``: uniform."""
         return (
             soft_cross_entropy(logits, targets)
             + self.prior_weight * prior_divergence(logits, prior)
@@ -92,6 +91,6 @@ class JointOptimization(WarmedUp):
         )
 
     def replaced(self, history: np.ndarray) -> np.ndarray:
-        """Return the soft labels (N, C): the mean of the past predictions."""
+        """Return the soft labels (N, C), the mean of the past predictions (label update)."""
         means = history.mean(axis=1) if self.parity == "code" else mean_prediction(history)
         return means.astype(np.float32)

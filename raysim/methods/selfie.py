@@ -1,6 +1,6 @@
 """SELFIE in a federation: repair labels whose predictions agree (Song et al. 2019; FedRN 2022).
 
-Equations are SELFIE's; raysim/docs/sheets/selfie.md. N samples, Q past predictions, C classes.
+Formulas: raysim/docs/sheets/selfie.md. N samples, Q past predictions, C classes.
 
 Deviations from the paper, as in FedRN's comparison: the noise rate is the same in every setting
 (the paper: known, estimated again at each of three restarts), there are no restarts, warm-up is
@@ -53,7 +53,7 @@ class Selfie(WarmedUp):
     stateless: ClassVar[bool] = False
 
     def train(self, session: Session, memory: Tree, where: Where) -> tuple[Tree, Contribution]:
-        """Train, after the warm-up on small losses and repaired labels only (Algorithm 1)."""
+        """Train, after the warm-up on the clean set and refurbished labels only."""
         import torch
         from torch.nn.functional import cross_entropy
 
