@@ -5,6 +5,11 @@ Each says what is wrong, what was found and what to do, and survives pickling.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raysim.protocols import Where
+
 
 class RaysimError(Exception):
     """Base of every error raised on purpose; ``exit_code`` is what the command line returns."""
@@ -61,7 +66,7 @@ class StaleCall(RaysimError):
 class ServerFailed(RaysimError):
     """A function that ran beside a parameter server raised."""
 
-    def __init__(self, task: str, reason: str, where: str = "", trace: str = "") -> None:
+    def __init__(self, task: str, reason: str, where: Where | None = None, trace: str = "") -> None:
         self.task, self.reason, self.where, self.trace = task, reason, where, trace
         place = f" in {where}" if where else ""
         super().__init__(f"the server failed{place} while running {task}: {reason}")
@@ -75,7 +80,13 @@ class ClientFailed(RaysimError):
     """A client's task raised; carries who, where, and the original traceback."""
 
     def __init__(
-        self, client: int, task: str, reason: str, where: str = "", trace: str = "", node: str = ""
+        self,
+        client: int,
+        task: str,
+        reason: str,
+        where: Where | None = None,
+        trace: str = "",
+        node: str = "",
     ) -> None:
         self.client, self.task, self.reason = client, task, reason
         self.where, self.trace, self.node = where, trace, node

@@ -180,8 +180,8 @@ class Federation(Protocol):
     """Clients somewhere, reached by tasks."""
 
     clients: Sequence[ClientId]
-    where: str
-    """Stage and round, for error messages; the coordinator sets it."""
+    where: Where | None
+    """The round that goes on, for messages; the coordinator sets it."""
 
     @property
     def late(self) -> list[ClientId]:

@@ -8,6 +8,7 @@ import pytest
 
 from raysim import errors
 from raysim.errors import ClientFailed, RaysimError, ServerFailed
+from raysim.protocols import Where
 
 PLAIN = [
     value
@@ -29,7 +30,9 @@ def test_a_message_survives_pickling(kind):
 
 
 def test_a_failed_client_says_who_where_and_why():
-    wrong = ClientFailed(7, "train_task", "ValueError: boom", "train round 3/20", "Traceback ...")
+    wrong = ClientFailed(
+        7, "train_task", "ValueError: boom", Where("train", 2, 20), "Traceback ..."
+    )
 
     said = "client 7 failed in train round 3/20 while running train_task: ValueError: boom"
     assert str(wrong) == said
@@ -40,13 +43,15 @@ def test_a_failed_client_outside_a_round_says_who_and_why():
 
 
 def test_a_failed_client_keeps_its_fields_when_pickled():
-    wrong = ClientFailed(7, "train_task", "ValueError: boom", "train round 3/20", "Traceback ...")
+    wrong = ClientFailed(
+        7, "train_task", "ValueError: boom", Where("train", 2, 20), "Traceback ..."
+    )
 
     again = pickle.loads(pickle.dumps(wrong))
 
     assert str(again) == str(wrong)
     assert (again.client, again.task, again.reason) == (7, "train_task", "ValueError: boom")
-    assert (again.where, again.trace) == ("train round 3/20", "Traceback ...")
+    assert (again.where, again.trace) == (Where("train", 2, 20), "Traceback ...")
 
 
 @pytest.mark.parametrize(
@@ -72,14 +77,14 @@ def test_one_except_clause_catches_them_all():
 
 
 def test_a_server_failure_keeps_its_parts_after_pickling():
-    wrong = ServerFailed("score", "ValueError: no", "correct round 1/1", "trace")
+    wrong = ServerFailed("score", "ValueError: no", Where("correct", 0, 1), "trace")
 
     again = pickle.loads(pickle.dumps(wrong))
 
     assert (again.task, again.reason, again.where, again.trace) == (
         "score",
         "ValueError: no",
-        "correct round 1/1",
+        Where("correct", 0, 1),
         "trace",
     )
     assert (

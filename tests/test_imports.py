@@ -13,7 +13,7 @@ ASSEMBLING = {"config", "core", "data", "methods", "models", "steps"}
 MAY_IMPORT = {
     "protocols": set(),
     "settings": {"errors"},
-    "errors": set(),
+    "errors": {"protocols"},
     "seeding": set(),
     "core": set(),
     "data": {"core"} | WAIST,

@@ -27,7 +27,7 @@ from raysim.experiment.rounds import LeftEarly, ModelShape, Progress, Rounds
 from raysim.methods.method import check_method, stages_of, uses_of
 from raysim.models.forms import closed_form
 from raysim.models.params import num_parameters
-from raysim.protocols import Federation, Stage, Where
+from raysim.protocols import Federation, Where
 from raysim.runs.environment import describe_environment
 from raysim.runs.folder import RunFolder
 from raysim.runs.models import Commit, write_models
@@ -188,19 +188,19 @@ class Experiment:
         names = [stage.name for stage in stages_of(self.config)]
         repaired = set(names[names.index("correct") + 1 :]) if "correct" in names else set()
 
-        def context(stage: Stage, round_id: int, entry: dict[str, Any]) -> RoundContext:
+        def context(where: Where, entry: dict[str, Any]) -> RoundContext:
             return RoundContext(
                 federation=federation,
                 config=self.config,
                 classes=data.classes,
                 image_shape=data.image_shape,
-                where=Where(stage.name, round_id, stage.rounds),
+                where=where,
                 data=data,
                 world=world,
                 evaluator=evaluator,
                 folder=self.folder,
                 entry=entry,
-                is_repaired=stage.name in repaired,
+                is_repaired=where.stage in repaired,
             )
 
         return context

@@ -26,6 +26,7 @@ from raysim.protocols import (
     Stacked,
     Task,
     Tree,
+    Where,
     World,
 )
 from raysim.storage.checkpoint import read_object, write_object
@@ -41,8 +42,8 @@ class Call:
     each: Mapping[ClientId, Mapping[str, Any]]
     groups: Mapping[ClientId, GroupId] | None = None
     """Group of each client for a reduce; None for a map."""
-    where: str = ""
-    """Stage and round, for error messages."""
+    where: Where | None = None
+    """The round it belongs to, for error messages."""
     number: int | None = None
     """Counts the calls of a run: one that arrives twice must not change memory twice."""
     guests: tuple[ClientRecord, ...] = ()
@@ -256,7 +257,9 @@ def _taken(sums: Mapping[GroupId, Accumulator]) -> dict[GroupId, ExactSum]:
     return {g: total.take() for g, total in sums.items()}
 
 
-def run_at_server(task: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> Any:
+def run_at_server(
+    task: Callable[..., Any], arguments: Mapping[str, Any], where: Where | None
+) -> Any:
     """Run a server-side function with one thread; what it raises names it and the round."""
     try:
         with single_threaded():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raysim.errors import CheckpointError, Interrupted, ModelsLost, WorkerLost
-from raysim.protocols import Context, Federation, Stage, State
+from raysim.protocols import Context, Federation, Stage, State, Step, Where
 from raysim.runs.folder import RunFolder
 from raysim.runs.record import RoundRecord
 from raysim.storage.checkpoint import read_manifest, write_manifest
@@ -35,8 +35,8 @@ class Event:
 
 
 Listener = Callable[[Event], None]
-MakeContext = Callable[[Stage, int, dict[str, Any]], Context]
-"""(stage, round, the record to fill) -> the context of that round."""
+MakeContext = Callable[[Where, dict[str, Any]], Context]
+"""(where the run is, the record to fill) -> the context of that round."""
 
 
 class Coordinator:
@@ -57,7 +57,11 @@ class Coordinator:
         self._max_returns, self._returns = max_returns, 0
         self._federation, self._folder = federation, folder
         self._context, self._every, self._listeners = context, every, listeners
-        self._schedule = [(stage, r) for stage in stages for r in range(stage.rounds)]
+        self._schedule = [
+            (stage.step, Where(stage.name, r, stage.rounds))
+            for stage in stages
+            for r in range(stage.rounds)
+        ]
         self._stop_asked = self._stopping = self._listening = False
         self._committed, self._between_rounds = 0, True
         self.state, self.done = State(), 0
@@ -96,19 +100,16 @@ class Coordinator:
         """Run one round, from the last commit on where models were lost; return what it did."""
         with self._interruptible():
             while True:
-                stage, round_id = self._schedule[self.done]
+                step, where = self._schedule[self.done]
                 self._between_rounds = False
                 try:
-                    event = self._committed_round(stage, round_id)
+                    event = self._committed_round(step, where)
                     break
                 except ModelsLost as lost:
-                    self.state, self.done = self._go_back(lost, stage, round_id)
+                    self.state, self.done = self._go_back(lost, where)
             self._between_rounds = True
             if self._stopping and not self.is_finished:
-                raise Interrupted(
-                    f"stopped after {stage.name} round {round_id + 1}/{stage.rounds}; "
-                    f"checkpoint written, go on with --resume"
-                )
+                raise Interrupted(f"stopped after {where}; checkpoint written, go on with --resume")
         return event
 
     def leave(self) -> None:
@@ -121,17 +122,17 @@ class Coordinator:
             except ModelsLost as lost:
                 log.warning("%s; the rounds after the last commit have to be run again", lost)
 
-    def _committed_round(self, stage: Stage, round_id: int) -> Event:
+    def _committed_round(self, step: Step, where: Where) -> Event:
         """Run a round, and commit after it where that is due."""
-        state, event = self._round(stage, round_id, self.state)
+        state, event = self._round(step, where, self.state)
         self._stopping = self._stop_asked  # read once: a signal may come at any line
-        last_of_stage = round_id + 1 == stage.rounds
-        if last_of_stage or self._stopping or (round_id + 1) % self._every == 0:
+        last_of_stage = where.round + 1 == where.rounds
+        if last_of_stage or self._stopping or (where.round + 1) % self._every == 0:
             self._commit(state, self.done + 1)
         self.state, self.done = state, self.done + 1
         return event
 
-    def _go_back(self, lost: ModelsLost, stage: Stage, round_id: int) -> tuple[State, int]:
+    def _go_back(self, lost: ModelsLost, where: Where) -> tuple[State, int]:
         """Return to the last commit after models died with their node; to nothing without one."""
         self._returns += 1
         if self._returns > self._max_returns:
@@ -142,27 +143,27 @@ class Coordinator:
         try:
             state, done = self._restore()
         except ModelsLost as again:
-            return self._go_back(again, stage, round_id)
+            return self._go_back(again, where)
         log.warning(
-            "models were lost with their node in %s round %d/%d; going on from the last commit, "
+            "models were lost with their node in %s; going on from the last commit, "
             "after round %d of the run",
-            *(stage.name, round_id + 1, stage.rounds, done),
+            *(where, done),
             extra={"facts": {"event": "back", "finished": done}},
         )
         return state, done
 
-    def _round(self, stage: Stage, round_id: int, state: State) -> tuple[State, Event]:
+    def _round(self, step: Step, where: Where, state: State) -> tuple[State, Event]:
         started = time.perf_counter()
-        self._federation.where = f"{stage.name} round {round_id + 1}/{stage.rounds}"
-        entry: dict[str, Any] = {"stage": stage.name, "round": round_id + 1}
+        self._federation.where = where
+        entry: dict[str, Any] = {"stage": where.stage, "round": where.round + 1}
         self._federation.late.clear()
-        state = stage.step(self._context(stage, round_id, entry), state)
+        state = step(self._context(where, entry), state)
         if self._federation.late:
             entry["late"] = sorted(self._federation.late)
         entry["seconds"] = round(time.perf_counter() - started, 4)
         record = RoundRecord.from_json(entry)
         self._folder.append(record)
-        event = Event("round", stage.name, round_id + 1, stage.rounds, record)
+        event = Event("round", where.stage, where.round + 1, where.rounds, record)
         self._tell(event)
         return state, event
 

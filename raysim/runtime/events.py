@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from raysim.errors import Interrupted
+from raysim.protocols import Where
 from raysim.runs.folder import RunFolder
 from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event, Listener
@@ -79,8 +79,10 @@ class Lines:
 class EventLog(logging.Handler):
     """Turns log records and the coordinator's events into JSON lines."""
 
-    def __init__(self, lines: Lines, *, run: Mapping[str, Any], where: Callable[[], str]) -> None:
-        """``where`` gives the stage and round that is going on, as the federation names it."""
+    def __init__(
+        self, lines: Lines, *, run: Mapping[str, Any], where: Callable[[], Where | None]
+    ) -> None:
+        """``where`` tells which round goes on; None before the first."""
         super().__init__()
         self._lines, self._run, self._where = lines, dict(run), where
 
@@ -114,12 +116,14 @@ class EventLog(logging.Handler):
     def _line(self, record: logging.LogRecord) -> dict[str, Any]:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"time": when, "level": record.levelname, "message": record.getMessage()}
-        return {**line, "run": self._run, **_place(self._where()), **getattr(record, "facts", {})}
+        where = self._where()
+        place = {} if where is None else {"stage": where.stage, "round": where.round + 1}
+        return {**line, "run": self._run, **place, **getattr(record, "facts", {})}
 
 
 @contextlib.contextmanager
 def keep_logs(
-    folder: RunFolder, *, run: Mapping[str, Any], where: Callable[[], str]
+    folder: RunFolder, *, run: Mapping[str, Any], where: Callable[[], Where | None]
 ) -> Iterator[Listener]:
     """Keep run.log and events.jsonl while a run goes on; yield the listener of its events."""
     log, events = Lines(folder, LOG), Lines(folder, EVENTS)
@@ -149,12 +153,6 @@ def keep_logs(
             handler.close()
         log.close()
         events.close()
-
-
-def _place(where: str) -> dict[str, Any]:
-    """Read "train round 3/20", the words of the coordinator, back into stage and round."""
-    found = re.fullmatch(r"(.+) round (\d+)/\d+", where)
-    return {"stage": found[1], "round": int(found[2])} if found else {}
 
 
 def _shown(record: RoundRecord | None) -> dict[str, Any]:

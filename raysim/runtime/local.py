@@ -19,6 +19,7 @@ from raysim.protocols import (
     Reduced,
     Task,
     Tree,
+    Where,
     WorldSpec,
 )
 from raysim.runtime.cohort import Call, Cohort, merge_shards, resolve_with, run_at_server
@@ -54,7 +55,7 @@ class LocalFederation:
         self.clients: Sequence[ClientId] = sorted(r.id for r in records)
         self._cohort = Cohort(records, spec.open())
         self._shards: dict[str, list[ClientId]] = {}
-        self.where = ""
+        self.where: Where | None = None
         self.restarts = 0
         self.late: list[ClientId] = []
 

@@ -16,6 +16,7 @@ import raysim.cli.watch as watch
 from raysim.cli.watch import Follower, Lines
 from raysim.config import config_yaml, load_config
 from raysim.errors import ClientFailed, ConfigError, DataError, Interrupted
+from raysim.protocols import Where
 from raysim.runs.folder import RunFolder
 from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event
@@ -70,7 +71,7 @@ def test_a_run_that_is_not_there_is_waited_for(place):
 
 def test_rounds_are_taken_as_they_come_and_a_torn_line_waits(begun, tmp_path):
     follower = Follower(begun.storage)
-    with keep_logs(begun, run=RUN, where=lambda: "") as listen:
+    with keep_logs(begun, run=RUN, where=lambda: None) as listen:
         assert follower.look().outcome == "setup"
         listen(Event("start", rounds=6))
         listen(Event("commit", round=0))
@@ -114,14 +115,14 @@ def test_a_finished_run_is_shown_and_left_with_0(begun, place):
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
-        (ClientFailed(5, "train_task", "ValueError: bad", "train round 2/9"), "failed"),
+        (ClientFailed(5, "train_task", "ValueError: bad", Where("train", 1, 9)), "failed"),
         (Interrupted("stopped after train round 2/4; go on with --resume"), "stopped"),
     ],
 )
 def test_a_run_that_broke_says_why_and_gives_1(begun, place, wrong, word):
-    with keep_logs(begun, run=RUN, where=lambda: "") as listen:
+    with keep_logs(begun, run=RUN, where=lambda: None) as listen:
         listen(Event("start", rounds=6))
-    with pytest.raises(type(wrong)), keep_logs(begun, run=RUN, where=lambda: ""):
+    with pytest.raises(type(wrong)), keep_logs(begun, run=RUN, where=lambda: None):
         raise wrong
     begun.close()
 
@@ -133,7 +134,7 @@ def test_a_run_that_broke_says_why_and_gives_1(begun, place, wrong, word):
 
 
 def test_a_broken_run_that_somebody_goes_on_with_is_followed(begun):
-    with pytest.raises(Interrupted), keep_logs(begun, run=RUN, where=lambda: ""):
+    with pytest.raises(Interrupted), keep_logs(begun, run=RUN, where=lambda: None):
         raise Interrupted("stopped")
 
     story = Follower(begun.storage).look()  # the lock is held: it is starting again

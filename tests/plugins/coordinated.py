@@ -56,11 +56,11 @@ class Run:
             listeners=[self.events.append, *listeners],
         )
 
-    def context(self, stage, round_id, entry):
+    def context(self, where, entry):
         context = SimpleNamespace(
-            federation=self.federation, stage=stage.name, round=round_id, record=entry.update
+            federation=self.federation, stage=where.stage, round=where.round, record=entry.update
         )
-        self.contexts.append((stage.name, round_id, self.federation.where))
+        self.contexts.append((where, self.federation.where))
         return context
 
     def __call__(self, *, resume=False):

@@ -12,7 +12,7 @@ import ray
 from ray import cloudpickle
 
 from raysim.errors import ClientFailed, ConfigError, EnvironmentNotFit, RaysimError
-from raysim.protocols import Contribution
+from raysim.protocols import Contribution, Where
 from raysim.runtime.ray.client_actor import RayHandle
 from raysim.runtime.ray.clients import ClientActors
 from raysim.storage.checkpoint import tree_digest
@@ -183,7 +183,7 @@ def test_a_derived_tree_stays_in_the_store(federate, local, monkeypatch):
 @pytest.mark.parametrize("kind", ["local", "ray"])
 def test_an_error_beside_a_server_names_task_and_round(federate, local, kind):
     federation = local if kind == "local" else federate(actors=1)
-    federation.where = "correct round 1/1"
+    federation.where = Where("correct", 0, 1)
 
     with pytest.raises(RaysimError) as caught:
         federation.serve(divide_by_zero)
@@ -198,13 +198,13 @@ def test_an_error_beside_a_server_names_task_and_round(federate, local, kind):
 
 def test_a_failing_client_is_named_with_task_round_and_traceback(federate):
     federation = federate()
-    federation.where = "train round 2/3"
+    federation.where = Where("train", 1, 3)
 
     with pytest.raises(ClientFailed) as caught:
         federation.map(fail, who=3, error=KeyError("labels"))
 
     wrong = caught.value
-    assert (wrong.client, wrong.task, wrong.where) == (3, "fail", "train round 2/3")
+    assert (wrong.client, wrong.task, wrong.where) == (3, "fail", Where("train", 1, 3))
     node = federation.describe()[0]["node"]
     place = f"client 3 failed in train round 2/3 on node {node}"
     assert str(wrong).startswith(f"{place} while running fail: KeyError")
@@ -218,7 +218,7 @@ def test_an_error_of_ours_comes_back_as_it_was(federate):
 
 def test_a_reduce_without_a_contribution_says_where(federate):
     federation = federate()
-    federation.where = "train round 1/3"
+    federation.where = Where("train", 0, 3)
 
     with pytest.raises(ClientFailed, match=r"client 0 failed in train round 1/3.*Contribution"):
         federation.reduce(where_am_i, groups={0: 0})

@@ -11,7 +11,7 @@ import pytest
 
 from raysim.core.aggregation import mean, merge
 from raysim.errors import ClientFailed, DataError, StaleCall
-from raysim.protocols import ClientRecord, Contribution
+from raysim.protocols import ClientRecord, Contribution, Where
 from raysim.runtime.cohort import Call, Cohort, merge_shards, resolve_with, single_threaded
 from raysim.seeding import stream
 
@@ -24,7 +24,7 @@ def cohort(count: int = 3) -> Cohort:
     return Cohort(records(count), world=None)
 
 
-def call(task, on=(0, 1, 2), *, each=None, groups=None, where="", **shared) -> Call:
+def call(task, on=(0, 1, 2), *, each=None, groups=None, where=None, **shared) -> Call:
     return Call(task, tuple(on), shared, each or {}, groups, where)
 
 
@@ -214,11 +214,11 @@ def test_shards_point_to_the_newest_memory_and_drop_what_nobody_needs():
 )
 def test_a_failure_names_client_task_stage_and_reason_after_pickling(task, groups, reason):
     with pytest.raises(ClientFailed) as caught:
-        cohort().run(call(task, on=(1,), groups=groups, where="train round 3/9", who=1), plain)
+        cohort().run(call(task, on=(1,), groups=groups, where=Where("train", 2, 9), who=1), plain)
 
     again = pickle.loads(pickle.dumps(caught.value))
 
-    assert (again.client, again.task, again.where) == (1, task.__name__, "train round 3/9")
+    assert (again.client, again.task, again.where) == (1, task.__name__, Where("train", 2, 9))
     assert reason in again.reason
     assert str(again).startswith(
         f"client 1 failed in train round 3/9 while running {task.__name__}"

@@ -9,7 +9,7 @@ import pytest
 
 from raysim.core.aggregation import mean
 from raysim.errors import ClientFailed, DataError
-from raysim.protocols import ClientRecord, Contribution, Stacked, stacked
+from raysim.protocols import ClientRecord, Contribution, Stacked, Where, stacked
 from raysim.runtime.cohort import Call, Cohort
 
 
@@ -19,7 +19,9 @@ def cohort(count: int = 4) -> Cohort:
 
 
 def run(task, *, groups=None, on=(0, 1, 2, 3), **shared):
-    return cohort().run(Call(task, on, shared, {}, groups, "train round 2/9"), lambda value: value)
+    return cohort().run(
+        Call(task, on, shared, {}, groups, Where("train", 1, 9)), lambda value: value
+    )
 
 
 def value_of(client, arguments) -> np.ndarray:
@@ -101,7 +103,7 @@ def test_a_client_whose_arrays_cannot_be_summed_is_named(values, reason):
         run(give, groups=dict.fromkeys(range(4), 0), values=values)
 
     again = pickle.loads(pickle.dumps(caught.value))
-    assert (again.client, again.task, again.where) == (2, "give", "train round 2/9")
+    assert (again.client, again.task, again.where) == (2, "give", Where("train", 1, 9))
 
 
 @pytest.mark.parametrize("is_late", [False, True])

@@ -10,7 +10,7 @@ import pytest
 from coordinated import SCHEDULE, Run, breaking, fail, interrupt, lose_models
 
 from raysim.errors import CheckpointError, Interrupted, WorkerLost
-from raysim.protocols import Stage
+from raysim.protocols import Stage, Where
 from raysim.runs.record import RoundRecord
 from raysim.storage.checkpoint import read_manifest
 
@@ -19,8 +19,8 @@ def test_stages_run_in_order_and_say_where_they_are(tmp_path):
     run = Run(tmp_path)
     run()
 
-    assert [(name, r + 1) for name, r, _ in run.contexts] == SCHEDULE
-    assert run.contexts[2][2] == "correct round 2/2"
+    assert [(where.stage, where.round + 1) for where, _ in run.contexts] == SCHEDULE
+    assert run.contexts[2][1] == Where("correct", 1, 2)
     assert [(r.stage, r.round) for r in run.folder.records()] == SCHEDULE
 
 
@@ -101,7 +101,7 @@ def test_resuming_starts_after_the_last_commit(tmp_path):
     again = Run(tmp_path)
     again(resume=True)
 
-    assert [(name, r + 1) for name, r, _ in again.contexts] == SCHEDULE[5:]
+    assert [(where.stage, where.round + 1) for where, _ in again.contexts] == SCHEDULE[5:]
     assert (again.events[0].kind, again.events[0].round) == ("start", 5)
 
 

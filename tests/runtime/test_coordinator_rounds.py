@@ -27,7 +27,7 @@ def test_leaving_after_any_round_commits_it_and_resuming_changes_nothing(tmp_pat
     outcome = again.outcome(again(resume=True))
 
     assert [(e.stage, e.round) for e in events] == SCHEDULE[:left]
-    assert [(name, r + 1) for name, r, _ in again.contexts] == SCHEDULE[left:]
+    assert [(where.stage, where.round + 1) for where, _ in again.contexts] == SCHEDULE[left:]
     assert outcome == unbroken
 
 

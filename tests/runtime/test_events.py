@@ -10,6 +10,7 @@ from datetime import datetime
 import pytest
 
 from raysim.errors import ClientFailed, Interrupted
+from raysim.protocols import Where
 from raysim.runs.folder import RunFolder
 from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event
@@ -37,10 +38,10 @@ def lines(folder) -> list[dict]:
 
 
 def test_a_log_call_becomes_a_line_with_its_place_and_its_facts(folder):
-    where = ["setup"]
+    where: list[Where | None] = [None]
     with keep_logs(folder, run=RUN, where=lambda: where[0]):
         log.info("hello %s", "you")
-        where[0] = "train round 3/20"
+        where[0] = Where("train", 2, 20)
         facts = {"event": "lost", "actor": "actor 1", "node": "10.0.0.1", "client": 4}
         log.warning("actor %d was lost", 1, extra={"facts": facts})
 
@@ -61,7 +62,7 @@ def test_the_coordinators_events_are_lines(folder):
         "accuracy": {"mean": 0.75, "std": 0.1},
         "bytes": {"up": {"model": 10, "spectrum": 5}, "down": {"model": 7}},
     }
-    with keep_logs(folder, run=RUN, where=lambda: "") as listen:
+    with keep_logs(folder, run=RUN, where=lambda: None) as listen:
         listen(Event("start", rounds=4, round=1))
         listen(Event("round", "train", 2, 3, RoundRecord.from_json(record)))
         listen(Event("commit", round=2))
@@ -75,9 +76,14 @@ def test_the_coordinators_events_are_lines(folder):
 
 def test_a_failed_client_leaves_its_traceback_in_the_log_and_its_name_in_the_events(folder):
     trace = 'Traceback (most recent call last):\n  File "task.py"\nValueError: bad'
-    wrong = ClientFailed(5, "train_task", "ValueError: bad", "train round 2/9", trace, "10.0.0.2")
+    wrong = ClientFailed(
+        5, "train_task", "ValueError: bad", Where("train", 1, 9), trace, "10.0.0.2"
+    )
 
-    with pytest.raises(ClientFailed), keep_logs(folder, run=RUN, where=lambda: "train round 2/9"):
+    with (
+        pytest.raises(ClientFailed),
+        keep_logs(folder, run=RUN, where=lambda: Where("train", 1, 9)),
+    ):
         raise wrong
 
     text = (folder.path / "run.log").read_text()
@@ -89,9 +95,9 @@ def test_a_failed_client_leaves_its_traceback_in_the_log_and_its_name_in_the_eve
 
 
 def test_a_stopped_run_says_so_and_a_resumed_one_goes_on_in_the_same_file(folder):
-    with pytest.raises(Interrupted), keep_logs(folder, run=RUN, where=lambda: ""):
+    with pytest.raises(Interrupted), keep_logs(folder, run=RUN, where=lambda: None):
         raise Interrupted("asked to")
-    with keep_logs(folder, run=RUN, where=lambda: ""):
+    with keep_logs(folder, run=RUN, where=lambda: None):
         pass
 
     assert [line["outcome"] for line in lines(folder)] == ["stopped", "done"]
@@ -100,14 +106,14 @@ def test_a_stopped_run_says_so_and_a_resumed_one_goes_on_in_the_same_file(folder
 def test_a_line_can_be_written_whatever_the_facts_are(folder):
     import numpy as np
 
-    with keep_logs(folder, run=RUN, where=lambda: ""):
+    with keep_logs(folder, run=RUN, where=lambda: None):
         log.info("100 % done\nreally", extra={"facts": {"value": np.float32(1.5), "what": {1, 2}}})
 
     assert lines(folder)[0]["message"] == "100 % done\nreally"
 
 
 def test_nothing_is_written_after_the_run(folder):
-    with keep_logs(folder, run=RUN, where=lambda: ""):
+    with keep_logs(folder, run=RUN, where=lambda: None):
         pass
     log.info("later")
 
@@ -120,7 +126,7 @@ def test_at_a_url_the_lines_are_there_at_the_end_and_a_resumed_run_adds_to_them(
     for name in ("first", "second"):
         opened = RunFolder(place)
         opened.open(force=False)
-        with keep_logs(opened, run=RUN, where=lambda: "") as listen:
+        with keep_logs(opened, run=RUN, where=lambda: None) as listen:
             log.warning(name)
             listen(Event("commit", round=1))
         opened.close()
@@ -135,7 +141,7 @@ def test_at_a_url_the_lines_are_there_at_the_end_and_a_resumed_run_adds_to_them(
 def test_a_full_disk_costs_lines_and_not_the_run(folder, capsys):
     (folder.path / "events.jsonl").symlink_to("/dev/full")
 
-    with keep_logs(folder, run=RUN, where=lambda: "") as listen:
+    with keep_logs(folder, run=RUN, where=lambda: None) as listen:
         listen(Event("start", rounds=4))
         log.warning("hello")
 

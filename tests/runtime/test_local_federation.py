@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from raysim.errors import ClientFailed
-from raysim.protocols import ClientRecord, Contribution, Handle
+from raysim.protocols import ClientRecord, Contribution, Handle, Where
 from raysim.runtime.local import LocalFederation
 from raysim.storage.checkpoint import read_object, tree_digest
 
@@ -157,7 +157,7 @@ def test_a_served_function_gets_its_arguments_resolved():
 
 def test_a_failure_says_where_the_run_was():
     one = federation()
-    one.where = "correct round 1/1"
+    one.where = Where("correct", 0, 1)
 
     with pytest.raises(
         ClientFailed, match="client 2 failed in correct round 1/1 while running total"

@@ -8,7 +8,7 @@ import pytest
 from raysim.errors import ClientFailed
 from raysim.methods import METHODS
 from raysim.models.training import TrainSettings
-from raysim.protocols import State
+from raysim.protocols import State, Where
 from raysim.seeding import stream
 from raysim.steps.group_training import train_alone, train_round
 from raysim.steps.local_training import current_labels, participants
@@ -141,7 +141,7 @@ def test_a_client_with_one_sample_trains(bench, kernel):
 def test_a_client_that_diverges_is_named_with_advice(bench, kernel):
     made = clients(bench, kernel=kernel)
     made.world.pixels[made.ids[2]] = 1e30
-    made.federation.where = "train round 1/9"
+    made.federation.where = Where("train", 0, 9)
 
     with pytest.raises(ClientFailed, match=r"client 2 failed in train round 1/9.*lower train\.lr"):
         train_round(made.round(), groups_of(0, 0, 0, 0))
@@ -152,7 +152,7 @@ def test_a_client_whose_weights_are_far_too_large_is_named(bench, kernel):
     # One step, so that the weights are large but finite.
     made = clients(bench, "train.epochs=1", "train.batch_size=64", kernel=kernel)
     made.world.pixels[made.ids[2]] *= 1e12
-    made.federation.where = "train round 1/9"
+    made.federation.where = Where("train", 0, 9)
 
     with pytest.raises(ClientFailed, match=r"client 2 failed in train round 1/9.*not below 1e"):
         train_round(made.round(), groups_of(0, 0, 0, 0))

@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from raysim.errors import ClientFailed, WorkerLost
-from raysim.protocols import ClientId, ClientRecord, WorldSpec
+from raysim.protocols import ClientId, ClientRecord, Where, WorldSpec
 from raysim.runtime.cohort import Call
 from raysim.runtime.placement import Plan, RuntimeSettings, share_out
 from raysim.runtime.ray.client_actor import ClientActor
@@ -99,7 +99,7 @@ class ClientActors:
                 pending[refs[0]] = (cohort, refs)
         return dict(sorted(replies.items())), parts
 
-    def ask_all(self, method: str, *arguments: Any, where: str) -> list[Any]:
+    def ask_all(self, method: str, *arguments: Any, where: Where | None) -> list[Any]:
         """Call a method of every actor at the same time; return the answers in order."""
         refs = [getattr(actor, method).remote(*arguments) for actor in self.actors]
         answers = []
@@ -122,7 +122,7 @@ class ClientActors:
         self._start_from(folder, shards)
         self.losses.forgive()
 
-    def go_back(self, folder: str, shards: dict[str, list[ClientId]], where: str) -> None:
+    def go_back(self, folder: str, shards: dict[str, list[ClientId]], where: Where | None) -> None:
         """Take all memory back to a commit, also that of actors still busy with what came after."""
         self._start_from(folder, shards)
         for cohort in list(self.in_flight):
@@ -216,11 +216,12 @@ class ClientActors:
 
     # ---- losing, leaving and rebuilding ----------------------------------------------------
 
-    def _recover(self, cohort: int, reason: Exception, *, where: str, during: str) -> None:
+    def _recover(self, cohort: int, reason: Exception, *, where: Where | None, during: str) -> None:
         """Make an actor answer again: let one out of reach come back, rebuild one that is gone."""
         if isinstance(reason, ActorUnavailableError) and self._may_come_back(cohort):
             log.warning(
-                "client actor %d is out of reach in %s; sending %s again", cohort, where, during
+                "client actor %d is out of reach in %s; sending %s again",
+                *(cohort, where or "setup", during),
             )
             time.sleep(AGAIN_S)
             return
@@ -260,7 +261,7 @@ class ClientActors:
             ray.get(self._submit(cohort, call, 1)[0])
         self.in_flight.pop(cohort, None)
 
-    def _rebuild_without_loss(self, cohort: int, where: str) -> None:
+    def _rebuild_without_loss(self, cohort: int, where: Where | None) -> None:
         """Replace an actor that lives; only if the new one dies too it counts as lost."""
         self.in_flight.pop(cohort, None)
         try:

@@ -17,6 +17,7 @@ from ray.exceptions import (
 )
 
 from raysim.errors import EnvironmentNotFit, ModelsLost, RaysimError, WorkerLost
+from raysim.protocols import Where
 from raysim.runtime.recovery import GiveUp, decide
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class Losses:
         index: int,
         reason: Exception,
         *,
-        where: str,
+        where: Where | None,
         during: str,
         node: str,
         call: int | None = None,

@@ -24,6 +24,7 @@ from raysim.protocols import (
     Reduced,
     Task,
     Tree,
+    Where,
     WorldSpec,
 )
 from raysim.runtime.cohort import Call, merge_shards
@@ -50,7 +51,7 @@ class RayFederation:
         connect(runtime)
         records = sorted(records, key=lambda r: r.id)
         self.clients: Sequence[ClientId] = [r.id for r in records]
-        self.where = ""
+        self.where: Where | None = None
         self._runtime = runtime
         self._shards: dict[str, list[ClientId]] = {}
         self._numbers = itertools.count()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raysim.core.aggregation import Accumulator, ExactSum, mean, weight_of
+from raysim.protocols import Where
 from raysim.runtime.cohort import run_at_server, single_threaded
 from raysim.runtime.ray.client_actor import describe_process, resolve
 from raysim.storage.checkpoint import read_object, write_object
@@ -35,11 +36,13 @@ class ParameterServer:
         }
         return (facts, *means)
 
-    def run(self, task: Callable[..., Any], shared: Mapping[str, Any], where: str) -> Any:
+    def run(self, task: Callable[..., Any], shared: Mapping[str, Any], where: Where | None) -> Any:
         """Run a server-side function."""
         return run_at_server(task, resolve(dict(shared)), where)
 
-    def derive(self, task: Callable[..., Any], shared: Mapping[str, Any], where: str) -> Any:
+    def derive(
+        self, task: Callable[..., Any], shared: Mapping[str, Any], where: Where | None
+    ) -> Any:
         """Run a server-side function that returns a tree: (its size, the tree)."""
         tree = self.run(task, shared, where)
         return sum(a.nbytes for a in tree.values()), tree

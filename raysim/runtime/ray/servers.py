@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 
+from raysim.protocols import Where
 from raysim.runtime.placement import Node, RuntimeSettings
 from raysim.runtime.ray.connection import on_node
 from raysim.runtime.ray.failures import FAILED, LOST, Losses, original, refuse_lost_objects
@@ -23,7 +24,7 @@ class Servers:
         self.rows: list[dict[str, Any]] = []
 
     def ask(
-        self, server: int, method: str, *arguments: Any, where: str, num_returns: int = 1
+        self, server: int, method: str, *arguments: Any, where: Where | None, num_returns: int = 1
     ) -> list[Any]:
         """Call a server; return [first reference, its value, other references...]."""
         while True:
