@@ -225,7 +225,7 @@ class Federation(Protocol):
     ) -> dict[ClientId, Handle]:
         """Run ``task`` on the clients ``on`` and store the tree of each one's contribution.
 
-        Its numbers are rounded to the grid of exact sums, as the mean of one would be.
+        Numbers are rounded to the grid of exact sums, as in a mean over one client.
         """
         ...
 

@@ -41,13 +41,25 @@ class Call:
     shared: Mapping[str, Any]
     each: Mapping[ClientId, Mapping[str, Any]]
     groups: Mapping[ClientId, GroupId] | None = None
-    """Group of each client for a reduce; None for a map."""
+    """Group of each client for a reduce; None for a map and a keep."""
     where: Where | None = None
     """The round it belongs to, for error messages."""
     number: int | None = None
     """Counts the calls of a run: one that arrives twice must not change memory twice."""
     guests: tuple[ClientRecord, ...] = ()
     """Clients of other cohorts that this one trains in this call, to share out the work."""
+    keeps: bool = False
+    """Whether each client's tree is stored by itself."""
+
+    @property
+    def sums(self) -> Mapping[ClientId, int] | None:
+        """Number of the sum that each client adds to; its own where trees are kept."""
+        return {k: k for k in self.on} if self.keeps else self.groups
+
+    @property
+    def may_be_missed(self) -> bool:
+        """Whether another actor may train a client, or none: the task leaves no memory behind."""
+        return self.sums is not None and bool(getattr(self.task, "stateless", False))
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,8 @@ class Outcome:
     """What a cohort gives back for a call."""
 
     replies: dict[ClientId, Any]
-    sums: dict[GroupId, ExactSum]
+    sums: dict[int, ExactSum]
+    """By group for a reduce, by client for a keep."""
     changed: bool
     """Whether any client's memory changed, so that the call must be replayed after a loss."""
 
@@ -165,15 +178,15 @@ class Cohort:
         self, call: Call, arguments: Mapping[ClientId, Any], sums: dict[GroupId, Accumulator]
     ) -> tuple[dict[ClientId, Any], bool]:
         replies: dict[ClientId, Any] = {}
-        changed = False
+        groups, changed = call.sums, False
         for k in call.on:
             memory, reply = self._attempt(call, k, arguments[k])
             if memory is not self._memory[k]:
                 self._before.setdefault(k, self._memory[k])
                 self._memory[k], changed = memory, True
                 self._unsaved.add(k)
-            if call.groups is not None:
-                reply = self._add(call, k, sums.setdefault(call.groups[k], Accumulator()), reply)
+            if groups is not None:
+                reply = self._add(call, k, sums.setdefault(groups[k], Accumulator()), reply)
             replies[k] = reply
         return replies, changed
 
@@ -202,10 +215,11 @@ class Cohort:
         self, call: Call, parts: Iterator[Stacked], sums: dict[GroupId, Accumulator]
     ) -> dict[ClientId, Any]:
         replies: dict[ClientId, Any] = {}
+        groups = call.sums
         for part in parts:
             replies.update(zip(part.ids, part.replies, strict=True))
-            if call.groups is not None:
-                self._add_stack(call, call.groups, part, sums)
+            if groups is not None:
+                self._add_stack(call, groups, part, sums)
         return {k: replies[k] for k in call.on}
 
     def _add_stack(
@@ -243,7 +257,8 @@ class Cohort:
     def _add(self, call: Call, k: ClientId, total: Accumulator, reply: Any) -> Any:
         if not isinstance(reply, Contribution):
             got = type(reply).__name__
-            reason = f"reduce needs a Contribution, got {got}"
+            what = "keep" if call.keeps else "reduce"
+            reason = f"{what} needs a Contribution, got {got}"
             raise ClientFailed(k, call.task.__name__, reason, call.where)
         try:
             total.add(contribution(reply.tree, reply.weight))

@@ -98,9 +98,10 @@ class LocalFederation:
         each: Mapping[ClientId, Mapping[str, Any]] | None = None,
         **shared: Any,
     ) -> dict[ClientId, Handle]:
-        """Store the tree of each client's contribution: sums of one."""
-        reduced = self.reduce(task, groups={k: k for k in on}, each=each, **shared)
-        return {k: result.mean for k, result in reduced.groups.items()}
+        """Run a task on clients and store each one's tree."""
+        call = Call(task, tuple(sorted(on)), shared, each or {}, None, self.where, keeps=True)
+        sums = self._cohort.run(call, _resolve).sums
+        return {k: _kept(mean(sums[k])) for k in call.on}
 
     def serve(self, task: Callable[..., Any], *, server: int = 0, **shared: Any) -> Any:
         """Run a function here: the server is this process too."""

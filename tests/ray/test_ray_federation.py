@@ -67,6 +67,27 @@ def divide_by_zero():
 # ---- order and sums ------------------------------------------------------------------------
 
 
+def draw(client, memory, arguments):
+    rng = np.random.default_rng(client.id)
+    tree = {"w": rng.normal(size=arguments["size"]).astype(np.float32)}
+    return memory, Contribution(tree, float(client.id + 1) / 3)
+
+
+@pytest.mark.parametrize("size", [7, BIG])
+def test_kept_trees_have_the_bits_of_the_local_ones_and_pass_no_server(federate, local, size):
+    federation = federate(actors=2)
+    for server in federation._servers.actors:
+        ray.kill(server)
+
+    ours = federation.keep(draw, on=[4, 0, 3], size=size)
+    theirs = local.keep(draw, on=[4, 0, 3], size=size)
+
+    assert list(ours) == list(theirs) == [0, 3, 4]
+    for k, handle in ours.items():
+        assert handle.nbytes == theirs[k].nbytes == 4 * size
+        assert tree_digest(federation.get(handle)) == tree_digest(local.get(theirs[k]))
+
+
 def test_replies_come_in_order_of_client_id_whatever_finishes_first(federate):
     federation = federate(actors=3)
 

@@ -8,10 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from raysim import experiment
 from raysim.config import load_config
 from raysim.data.world import DriverData
-from raysim.experiment import make_federation
+from raysim.experiment import experiment, make_federation
 
 pytestmark = pytest.mark.ray
 LOGISTIC = ("train.rounds=1", "train.epochs=1", "runtime={kind: ray, actors: 2}")

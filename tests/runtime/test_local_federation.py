@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from raysim.errors import ClientFailed
-from raysim.protocols import ClientRecord, Contribution, Handle, Where
+from raysim.protocols import ClientRecord, Contribution, Handle, Stacked, Where, stacked
 from raysim.runtime.local import LocalFederation
 from raysim.storage.checkpoint import read_object, tree_digest
 
@@ -51,6 +51,45 @@ def remember(client, memory, arguments):
 
 def recall(client, memory, arguments):
     return memory, memory.get("seen", np.zeros(0, int)).tolist()
+
+
+def draw(client, memory, arguments):
+    assert "group" not in arguments
+    tree = {"w": np.random.default_rng(client.id).normal(size=50).astype(np.float32)}
+    return memory, Contribution(tree, (client.id + 1) / 3)
+
+
+def give_all(clients, memories, arguments):
+    replies = [draw(client, {}, {})[1] for client in clients]
+    tree = {"w": np.stack([reply.tree["w"] for reply in replies])}
+    ids, weights = tuple(c.id for c in clients), np.array([reply.weight for reply in replies])
+    yield Stacked(ids, (None,) * len(ids), tree, weights)
+
+
+@stacked(give_all)
+def draw_in_stacks(client, memory, arguments):
+    return draw(client, memory, arguments)
+
+
+def ungrouped(client, memory, arguments):
+    return draw(client, memory, {})
+
+
+@pytest.mark.parametrize("task", [draw, draw_in_stacks])
+def test_a_kept_tree_has_the_bits_of_a_mean_over_its_client_alone(task):
+    made = federation()
+
+    kept = made.keep(task, on=[2, 0, 3])
+    means = made.reduce(ungrouped, groups={0: 0, 2: 1, 3: 2}).groups
+
+    assert list(kept) == [0, 2, 3]
+    for k, group in ((0, 0), (2, 1), (3, 2)):
+        assert tree_digest(made.get(kept[k])) == tree_digest(made.get(means[group].mean))
+
+
+def test_a_keep_needs_contributions():
+    with pytest.raises(ClientFailed, match="keep needs a Contribution, got list"):
+        federation().keep(recall, on=[1])
 
 
 def test_clients_are_sorted_whatever_order_they_come_in():

@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from raysim.core.aggregation import mean
 from raysim.protocols import ClientId, ClientRecord, Tree, WorldSpec
 from raysim.runtime.cohort import Call, Cohort, resolve_with
 
@@ -60,10 +61,15 @@ class ClientActor:
     def run(self, call: Call, num_servers: int, *lent: Mapping[ClientId, Tree]) -> Any:
         """Run a map: (replies, changed). Run a reduce: that, then one partial sum per server.
 
-        ``lent`` is the memory of the call's guests, from the actors that host them.
+        Run a keep: (sizes, changed), then one tree per client. ``lent`` is the memory of the call's
+        guests, from the actors that host them.
         """
         guests = {k: memory for part in lent for k, memory in part.items()}
         outcome = self._cohort.run(call, resolve, guests)
+        if call.keeps:
+            trees = {k: mean(outcome.sums[k]) for k in call.on}
+            sizes = {k: sum(a.nbytes for a in tree.values()) for k, tree in trees.items()}
+            return ((sizes, outcome.changed), *trees.values())
         head = (outcome.replies, outcome.changed)
         if call.groups is None:
             return head

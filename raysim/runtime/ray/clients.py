@@ -70,8 +70,13 @@ class ClientActors:
             for c, home in enumerate(plan.homes)
         ]
 
-    def run(self, call: Call, num_servers: int) -> tuple[dict[ClientId, Any], list[list[Any]]]:
-        """Return replies by client and, for a reduce, each actor's partial-sum references."""
+    def run(
+        self, call: Call, num_servers: int
+    ) -> tuple[dict[ClientId, Any], list[tuple[Call, list[Any]]]]:
+        """Return replies by client, and what each actor stored for its part of the call.
+
+        For a reduce a reference to a partial sum per server, for a keep one to a tree per client.
+        """
         calls = self._cut(call)
         lent = {c: self._lent(part.guests) for c, part in calls.items()}  # before anybody is busy
         pending = {}
@@ -79,7 +84,7 @@ class ClientActors:
             refs = self._submit(cohort, part, num_servers, lent.pop(cohort))
             pending[refs[0]] = (cohort, refs)
         replies: dict[ClientId, Any] = {}
-        parts: list[list[Any]] = []
+        parts: list[tuple[Call, list[Any]]] = []
         patience = Patience(call, self._runtime)
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=patience.left(replies))
@@ -90,7 +95,7 @@ class ClientActors:
             answer = self._answer(cohort, calls[cohort], ready[0])
             if answer is not None:
                 replies.update(answer)
-                parts.append(refs[1:])
+                parts.append((calls[cohort], refs[1:]))
             elif patience.left(replies) == 0.0:
                 self._miss(cohort, calls[cohort])
             else:
@@ -152,7 +157,7 @@ class ClientActors:
     def _cut(self, call: Call) -> dict[int, Call]:
         """Return one call per actor; training of a round is shared out evenly."""
         home = {k: self._home[k] for k in call.on}
-        if call.groups is not None and is_stateless(call):
+        if call.may_be_missed:
             sizes = {k: len(self._record[k].sample_ids) for k in call.on}
             home = share_out(home, sizes, len(self.actors))
         members: dict[int, list[ClientId]] = {}
@@ -172,11 +177,11 @@ class ClientActors:
     def _submit(
         self, cohort: int, call: Call, num_servers: int, lent: Sequence[Any] = ()
     ) -> list[Any]:
-        returns = 1 if call.groups is None else 1 + num_servers
+        stored = len(call.on) if call.keeps else 0 if call.groups is None else num_servers
         self.in_flight[cohort] = call.number
-        run = self.actors[cohort].run.options(num_returns=returns)
+        run = self.actors[cohort].run.options(num_returns=1 + stored)
         refs = run.remote(call, num_servers, *lent)
-        return [refs] if returns == 1 else list(refs)
+        return list(refs) if stored else [refs]
 
     def _lent(self, guests: Iterable[ClientRecord]) -> list[Any]:
         """Return references to the memory of guests, from the actors that host them."""
@@ -326,8 +331,7 @@ class Patience:
 
     def __init__(self, call: Call, runtime: RuntimeSettings) -> None:
         self._until: float | None = None
-        may_miss = call.groups is not None and is_stateless(call)
-        if runtime.round_deadline_s is not None and may_miss:
+        if runtime.round_deadline_s is not None and call.may_be_missed:
             self._until = time.monotonic() + runtime.round_deadline_s
         self._enough = math.ceil(runtime.quorum * len(call.on) - 1e-9)
 
@@ -336,8 +340,3 @@ class Patience:
         if self._until is None or len(replies) < self._enough:
             return None
         return max(self._until - time.monotonic(), 0.0)
-
-
-def is_stateless(call: Call) -> bool:
-    """Whether clients keep nothing of a call, so that others may run it for them, or nobody."""
-    return bool(getattr(call.task, "stateless", False))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -109,7 +110,7 @@ class RayFederation:
             if not mine:
                 continue
             _, facts, *means = self._ask(
-                s, "combine", mine, *[p[s] for p in parts], num_returns=1 + len(mine)
+                s, "combine", mine, *[refs[s] for _, refs in parts], num_returns=1 + len(mine)
             )
             for g, ref in zip(mine, means, strict=True):
                 weight, nbytes = facts[g]
@@ -124,9 +125,11 @@ class RayFederation:
         each: Mapping[ClientId, Mapping[str, Any]] | None = None,
         **shared: Any,
     ) -> dict[ClientId, Handle]:
-        """Store the tree of each client's contribution: sums of one."""
-        reduced = self.reduce(task, groups={k: k for k in on}, each=each, **shared)
-        return {k: result.mean for k, result in reduced.groups.items()}
+        """Run a task on clients; each one's tree stays in the object store of its actor's node."""
+        call = replace(self._call(task, on, shared, each, None), keeps=True)
+        sizes, parts = self._hosts.run(call, 0)
+        refs = {k: ref for part, kept in parts for k, ref in zip(part.on, kept, strict=True)}
+        return {k: RayHandle(refs[k], nbytes) for k, nbytes in sizes.items()}
 
     def serve(self, task: Callable[..., Any], *, server: int = 0, **shared: Any) -> Any:
         """Run a function on a parameter server."""
