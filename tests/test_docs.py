@@ -92,6 +92,14 @@ def test_verbs_that_pages_name_exist(page):
     assert set(named) - set(VERBS) == set()
 
 
+def test_the_python_on_the_package_index_is_that_of_the_readme():
+    readme = (ROOT / "README.md").read_text("utf-8")
+
+    (code,) = blocks(DOCS / "about.md", "python")
+
+    assert code in readme
+
+
 # ---- settings ----------------------------------------------------------------------------------
 
 
