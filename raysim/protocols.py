@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -131,7 +131,11 @@ Together = Callable[
 """A task over many clients; None: run them one by one. It leaves their memory as it is."""
 
 
-def stateless(task: Task) -> Task:
+AnyTask = TypeVar("AnyTask", bound=Callable[..., Any])
+"""A task, or a method of a class that is one."""
+
+
+def stateless(task: AnyTask) -> AnyTask:
     """Declare that a task leaves its clients' memory as it is.
 
     So another actor may run it for them, and a round may end without the slowest of them.

@@ -25,7 +25,7 @@ OTHERS = [
 ]
 TO_DO = {
     *("raysim/core/centroids.py", "raysim/core/thresholds.py", "raysim/runs/record.py"),
-    *("raysim/models/losses.py", "raysim/models/views.py"),
+    *("raysim/models/views.py",),
     *(f"raysim/methods/{name}.py" for name in ("clipfl", "fedcorr", "fedfixer", "ifca", "rcc_pfl")),
     *(f"raysim/methods/{name}.py" for name in ("dividemix", "fedlsr", "mr", "rfl", "selfie")),
     *(f"raysim/methods/{name}.py" for name in ("joint_optimization",)),

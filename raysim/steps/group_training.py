@@ -108,12 +108,13 @@ def count_uploads(context: Context, state: State, chosen: Sequence[ClientId]) ->
 
 
 def local_arguments(context: Context) -> dict[str, Any]:
-    """Return what every local training needs besides the models."""
+    """Return what clients need besides the models, to train and to use them."""
     config = context.config
     return {
         "model": config.model,
         "train": config.train,
         "server": config.server,
+        "kernel": config.train.kernel,
         "classes": context.classes,
         "image_shape": context.image_shape,
         "seed": config.seed,

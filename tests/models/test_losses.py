@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.models.losses import SmoothedCrossEntropy, SymmetricCrossEntropy
+from raysim.methods.rhfl import SymmetricCrossEntropy
+from raysim.models.losses import SmoothedCrossEntropy
 from raysim.models.training import Batch
 from raysim.seeding import stream
 from raysim.settings import SettingError

@@ -41,7 +41,7 @@ def test_methods_that_repair_labels_refuse_a_second_repair(method):
 
 
 def test_a_stage_that_is_not_there_is_named_with_those_that_are(run_tiny):
-    with pytest.raises(ConfigError, match=r"'warm'.*group, train"):
+    with pytest.raises(ConfigError, match=r"'warm': .* has the stages group, train; name one"):
         run_tiny("single", "correct.before=warm")
 
 

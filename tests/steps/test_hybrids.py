@@ -6,9 +6,7 @@ import pytest
 
 from raysim.config import load_config
 from raysim.errors import ConfigError
-from raysim.methods.clustered import with_correction
-from raysim.protocols import Stage
-from raysim.steps.correction import CorrectionSettings
+from raysim.methods.method import stages_of
 
 HYBRIDS = ("clipfl_fb_nll", "fedcorr_fb_nll", "rhfl_fb_nll")
 DIMENSIONS = {"grouping": 144, "correction": 144}
@@ -21,12 +19,10 @@ def configured(method, *overrides):
 
 def stages(method, *overrides):
     config = configured(method, "train.rounds=80", *overrides)
-    return [(stage.name, stage.rounds) for stage in config.method.stages(config)]
+    return [(stage.name, stage.rounds) for stage in stages_of(config)]
 
 
-@pytest.mark.parametrize(
-    ("where", "at"), [("start", 1), ("stage1", 2), ("stage2", 3)]
-)  # errata entry 7
+@pytest.mark.parametrize(("where", "at"), [("start", 1), ("stage1", 2), ("stage2", 3)])
 def test_fedcorr_repairs_labels_before_or_between_its_stages(where, at):
     plain = stages("fedcorr")
 
@@ -156,13 +152,6 @@ def test_too_few_rounds_for_all_stages_are_refused(method, rounds, needed):
 def test_a_stage_that_does_not_exist_is_named_with_those_that_do(method, setting):
     with pytest.raises(ConfigError, match=rf"method\.{setting} must be '.*' or '.*', got 'finish'"):
         configured(method, f"method.{setting}=finish")
-
-
-def test_correction_before_an_unknown_stage_is_refused():
-    plain = (Stage("group", 1, lambda context, state: state),)
-
-    with pytest.raises(ConfigError, match="'train': this method has the stages group; name one"):
-        with_correction(plain, "train", CorrectionSettings())
 
 
 def test_unknown_groups_are_refused():

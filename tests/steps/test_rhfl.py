@@ -7,22 +7,24 @@ import numpy as np
 import pytest
 
 from raysim.config import load_config
-from raysim.core.confidence import confidence_weights
 from raysim.errors import ConfigError
-from raysim.methods.rhfl import Rhfl
-from raysim.models.distillation import aligned, published
-from raysim.models.losses import SymmetricCrossEntropy
+from raysim.methods.rhfl import (
+    Rhfl,
+    aligned,
+    confidence_weights,
+    evaluate_models,
+    published,
+    start_models,
+)
 from raysim.models.zoo import Logistic
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps.alignment import align, confidence, evaluate_own, start_models
 from raysim.steps.group_training import chosen_clients
 
 C, SIZES, PUBLIC = 3, (8, 12, 20), 10
 IN_ONE = dict.fromkeys(range(3), 0)
 SHARED = {"classes": C, "train_mode": True, "device": "cpu"}
-STEP = {"lr": 0.01, "batch_size": 256, "freeze_statistics": False}
 
 
 def clients(bench, *overrides, sizes=SIZES):
@@ -96,9 +98,7 @@ def test_at_first_everyone_is_trusted_alike_and_losses_are_remembered(bench):
     give(made)
     context = made.round()
 
-    state, found = confidence(
-        context, State(groups=IN_ONE), range(3), loss=SymmetricCrossEntropy(), factor=0.5
-    )
+    state, found = Rhfl().reweight(context, State(groups=IN_ONE), range(3))
 
     assert found == {0: 0.5, 1: 0.5, 2: 0.5}  # 1 / (N - 1)
     kept = [state.values["own_loss"][str(k)] for k in range(3)]
@@ -111,14 +111,9 @@ def test_later_weights_follow_the_fall_of_the_losses_inside_each_group(bench):
     give(made)
     now, before = own_losses(made), np.array([9.0, 1.0, 2.0])
     values = {"own_loss": {str(k): before[k] for k in range(3)}}
+    state = State(groups={0: 0, 1: 1, 2: 0}, values=values)
 
-    _, found = confidence(
-        made.round(),
-        State(groups={0: 0, 1: 1, 2: 0}, values=values),
-        range(3),
-        loss=SymmetricCrossEntropy(),
-        factor=0.5,
-    )
+    _, found = Rhfl().reweight(made.round(), state, range(3))
 
     expected = confidence_weights(now[[0, 2]], before[[0, 2]], factor=0.5)
     np.testing.assert_allclose([found[0], found[2]], expected, rtol=1e-5)
@@ -133,7 +128,7 @@ def test_a_client_takes_one_step_towards_the_weighted_others(bench):
     give(made)
     before, weights = models(made), {0: 0.5, 1: 0.3, 2: 0.2}
 
-    align(made.round(), State(groups=IN_ONE), weights, **STEP)
+    Rhfl(lr=0.01).align(made.round(), State(groups=IN_ONE), weights)
 
     order = stream(0, "public order", 0).permutation(PUBLIC)
     images = made.world.pixels[order]
@@ -151,7 +146,7 @@ def test_predictions_travel_and_models_do_not(bench):
 
     _, entries = run(made, Rhfl(public_batch=4), 2)
 
-    # metrics.md section 8: n_pub C up and, mixed by the server, n_pub C down; a loss per client.
+    # raysim/docs/sheets/rhfl.md, Messages: n_pub C up and, mixed by the server, n_pub C down.
     sent = 3 * PUBLIC * C * 4
     expected = {"down": {"predictions": sent}, "up": {"predictions": sent, "loss": 3 * 4}}
     assert [entry["bytes"] for entry in entries] == [expected] * 2
@@ -168,9 +163,7 @@ def test_public_images_are_cut_into_equal_batches(bench, monkeypatch):
         return call(task, **arguments)
 
     monkeypatch.setattr(made.federation, "map", look)
-    align(
-        made.round(), State(groups=IN_ONE), dict.fromkeys(range(3), 0.5), **STEP | {"batch_size": 9}
-    )
+    Rhfl(public_batch=9).align(made.round(), State(groups=IN_ONE), dict.fromkeys(range(3), 0.5))
 
     assert sizes == [5, 5, 0]  # not 9 and 1: one image has no statistics
 
@@ -213,7 +206,7 @@ def test_accuracy_is_the_mean_over_the_clients_own_models(bench):
     made.world.test_labels = stream(2, "test.rhfl").integers(0, C, len(made.world.pixels))
     context = made.round(last=True)
 
-    evaluate_own(context, State(groups=IN_ONE))
+    evaluate_models(context, State(groups=IN_ONE))
 
     every = np.arange(len(made.world.pixels))
     own = [
@@ -262,11 +255,11 @@ def test_pretraining_happens_once_before_the_first_round(bench):
 def test_local_steps_are_adam_without_decay_or_the_configs(bench):
     train = clients(bench, "train.momentum=0.5", "train.weight_decay=0.001").config.train
 
-    found = Rhfl()._train(train)
+    found = Rhfl().local_training(train)
 
     assert (found.optimizer, found.lr, found.momentum, found.weight_decay) == ("adam", 0.001, 0, 0)
     assert (found.epochs, found.batch_size) == (train.epochs, train.batch_size)
-    assert Rhfl(local="config")._train(train) == train
+    assert Rhfl(local="config").local_training(train) == train
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 9), (5,)])
