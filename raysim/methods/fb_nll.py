@@ -1,11 +1,29 @@
-"""FB-NLL.
+"""FB-NLL: feature-based grouping and label correction (Ali and Arafa 2026, arXiv 2604.19729).
 
-Feature-based grouping and label correction (Ali and Arafa, 2026, arXiv 2604.19729, Algorithm 1).
+Where each step of the paper is (its steps serve other methods too; formulas and published numbers:
+raysim/docs/sheets/fb_nll.md):
+
+=====================================  =========================================================
+Eq. 2, Algorithm 1 lines 4-7           ``core.spectra.spectrum``: covariance, top-q eigenpairs
+Eq. 3, Eq. 4, Eq. 5 (Procedure 1)      ``core.similarity``: ``response``, ``ratios``, ``relevance``
+Eq. 6, lines 8-17                      ``core.similarity.symmetric``; ``steps.grouping.exchange``
+                                       sends the vectors round, ``steps.relevance`` is what the
+                                       clients do
+line 18                                ``core.clustering.cluster``: HAC, cut into M groups
+line 20, Procedure 2                   ``steps.correction.correct_labels``; lines 2-6 and 11-21 at
+                                       the client, 1 and 9-10 at the server
+Procedure 2, lines 14-16 (Phase 1)     ``core.relabeling.decide``
+Eq. 7, lines 17-21 (Phase 2)           ``core.relabeling.project``, ``apply_decisions``
+Algorithm 1, lines 22-32               ``steps.group_training.train_groups_by``; line 26 is
+                                       ``steps.local_training.train_task``, line 30 the mean of
+                                       ``core.aggregation``
+IFCA-PFL (Algorithm 2)                 ``methods.ifca``
+=====================================  =========================================================
 
 Deviations from the paper, each because it is silent:
 - the rank q keeps eigenvalues above ``grouping.threshold`` of the largest, and all clients use
   the smallest count;
-- l, l2 and tau_sim are calibrated on the server's clean images unless set;
+- l, l2 and tau_sim are calibrated on the server's clean images unless set (``core.calibration``);
 - local classes below ``correction.min_class_size`` samples go to Phase 2 (0 is the literal
   Procedure 2).
 """
@@ -15,51 +33,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from raysim.methods import METHODS
-from raysim.methods.clustered import clustered_stages
+from raysim.methods.method import METHODS, Method, Repair
 from raysim.protocols import Stage
 from raysim.settings import settings
-from raysim.steps.correction import CorrectionSettings, correct_labels
+from raysim.steps.correction import CorrectionSettings
 from raysim.steps.grouping import GroupingSettings, group_by_similarity
-
-
-@METHODS.register("fb_nll")
-@settings
-class FbNll:
-    """FB-NLL (Ali and Arafa 2026): group by feature spectra, repair labels, train per group."""
-
-    grouping: GroupingSettings = GroupingSettings()
-    correction: CorrectionSettings = CorrectionSettings()
-    privileges: ClassVar[tuple[str, ...]] = ()
-    uses: ClassVar[tuple[str, ...]] = ("grouping", "correction")
-
-    def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-        """Refuse settings that do not fit the data."""
-        self.grouping.check(config, dimensions["grouping"])
-        self.correction.check(config, dimensions["correction"])
-
-    def stages(self, config: Any) -> tuple[Stage, ...]:
-        """Return Algorithm 1."""
-        return clustered_stages(
-            config,
-            group=group_by_similarity(self.grouping),
-            correct=correct_labels(self.correction),
-        )
 
 
 @METHODS.register("fb_nll_minus")
 @settings
-class FbNllMinus:
+class FbNllMinus(Method):
     """FB-NLL(-): the grouping of FB-NLL without label correction."""
 
     grouping: GroupingSettings = GroupingSettings()
-    privileges: ClassVar[tuple[str, ...]] = ()
     uses: ClassVar[tuple[str, ...]] = ("grouping",)
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-        """Refuse settings that do not fit the data."""
+        """Refuse a grouping that does not fit the data, too."""
         self.grouping.check(config, dimensions["grouping"])
+        Method.check(self, config, classes=classes, dimensions=dimensions)
 
-    def stages(self, config: Any) -> tuple[Stage, ...]:
-        """Return Algorithm 1 without line 20."""
-        return clustered_stages(config, group=group_by_similarity(self.grouping))
+    def grouping_stage(self, config: Any) -> Stage:
+        """Return the one-shot grouping from features alone (Algorithm 1, lines 3-18)."""
+        return Stage("group", 1, group_by_similarity(self.grouping))
+
+
+@METHODS.register("fb_nll")
+@settings
+class FbNll(FbNllMinus):
+    """FB-NLL (Ali and Arafa 2026): group by feature spectra, repair labels, train per group."""
+
+    correction: CorrectionSettings = CorrectionSettings()
+    uses: ClassVar[tuple[str, ...]] = ("grouping", "correction")
+
+    @property
+    def repair(self) -> Repair:
+        """Labels are repaired between grouping and training (line 20)."""
+        return Repair("train", self.correction)

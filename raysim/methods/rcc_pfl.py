@@ -4,43 +4,39 @@ Deviations from the paper:
 - Eq. (4) multiplies over all d eigenvectors (``grouping.rank: full``). The trailing ones of a small
   client are noise and break the grouping, so ``auto`` compares 10 (30 on CIFAR-10), which recovers
   the published groups.
+
+Procedure 1 (Eq. 1-5) is FB-NLL's grouping with other features: see the table in fb_nll.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from raysim.methods import METHODS
-from raysim.methods.clustered import clustered_stages
+from raysim.methods.fb_nll import FbNllMinus
+from raysim.methods.method import METHODS
 from raysim.protocols import Stage
 from raysim.settings import settings
-from raysim.steps.grouping import GroupingSettings, group_by_similarity
 
-RANK = {"cifar10": 30}  # ours: errata_and_tables.md entry 2
+RANK = {"cifar10": 30}  # ours: raysim/docs/sheets/rcc_pfl.md
 RANK_ELSEWHERE = 10
 
 
 @METHODS.register("rcc_pfl")
 @settings
-class RccPfl:
+class RccPfl(FbNllMinus):
     """RCC-PFL (Ali and Arafa 2025): group by HoG spectra, train per group."""
 
-    grouping: GroupingSettings = GroupingSettings()
-    privileges: ClassVar[tuple[str, ...]] = ()
-    uses: ClassVar[tuple[str, ...]] = ("grouping",)
-
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
-        """Refuse settings that do not fit the data."""
-        self._resolved(config).check(config, dimensions["grouping"])
+        FbNllMinus.check(self._resolved(config), config, classes=classes, dimensions=dimensions)
 
-    def stages(self, config: Any) -> tuple[Stage, ...]:
-        """Return Algorithm 1."""
-        return clustered_stages(config, group=group_by_similarity(self._resolved(config)))
+    def grouping_stage(self, config: Any) -> Stage:
+        return FbNllMinus.grouping_stage(self._resolved(config), config)
 
-    def _resolved(self, config: Any) -> GroupingSettings:
+    def _resolved(self, config: Any) -> RccPfl:
+        """Return the method with the rank q that ``auto`` stands for."""
         if self.grouping.rank != "auto":
-            return self.grouping
+            return self
         rank = RANK.get(config.data.dataset.choice_name, RANK_ELSEWHERE)
-        return dataclasses.replace(self.grouping, rank=rank)
+        return dataclasses.replace(self, grouping=dataclasses.replace(self.grouping, rank=rank))

@@ -12,6 +12,7 @@ import pytest
 
 from raysim.errors import WorkerLost
 from raysim.methods import METHODS
+from raysim.methods.method import stages_of
 
 SHORT = ["fb_nll"]  # one method per template; the others follow in the long suite
 LONG = [m for m in METHODS.names() if m not in SHORT]
@@ -78,7 +79,7 @@ def stages(method):
     from raysim.config import load_config
 
     config = load_config("quickstart", [f"method={method}"])
-    return config.method.stages(config)
+    return stages_of(config)
 
 
 @pytest.mark.ray

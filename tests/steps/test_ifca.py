@@ -10,20 +10,20 @@ import pytest
 import torch
 
 from raysim.errors import ConfigError
-from raysim.methods.ifca import Ifca, IfcaPfl
-from raysim.models.zoo import Logistic
-from raysim.protocols import State
-from raysim.seeding import stream
-from raysim.settings import SettingError
-from raysim.steps import association
-from raysim.steps.association import (
-    check_groups,
+from raysim.methods import ifca
+from raysim.methods.ifca import (
+    Ifca,
+    IfcaPfl,
     count_losses,
     first_groups,
     group_models,
     loss_matrix,
     reassociated,
 )
+from raysim.models.zoo import Logistic
+from raysim.protocols import State
+from raysim.seeding import stream
+from raysim.settings import SettingError
 from raysim.steps.group_training import train_round
 from raysim.steps.server import group_model
 
@@ -128,9 +128,9 @@ def test_models_are_drawn_until_every_group_has_a_client(bench):
 @pytest.mark.parametrize(("filled", "forced"), [(True, False), (False, True)])
 def test_the_last_try_counts_as_forced_only_if_it_failed(bench, monkeypatch, filled, forced):
     made = two_tasks(bench)
-    monkeypatch.setattr(association, "TRIES", 2)
+    monkeypatch.setattr(ifca, "DRAWS", 2)
     answers = iter([False, filled])
-    monkeypatch.setattr(association, "fills_all", lambda *_, **__: next(answers))
+    monkeypatch.setattr(ifca, "fills_all", lambda *_, **__: next(answers))
     context = made.round()
 
     state = first_groups(context, State(), num_groups=2, count=count_losses)
@@ -237,7 +237,7 @@ def test_more_groups_than_clients_are_refused():
         ):
             method.check(config, classes=2, dimensions={})
     partition.clients = 5
-    check_groups(config)
+    IfcaPfl().check(config, classes=2, dimensions={})
 
 
 @pytest.mark.parametrize(

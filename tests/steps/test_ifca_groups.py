@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.core.association import equal_sizes, fills_all, forced_groups, natural_groups
+from raysim.methods.ifca import equal_sizes, fills_all, forced_groups, natural_groups
 
 LOSSES = np.array([[0.9, 0.1], [0.2, 0.1], [0.4, 0.3], [0.3, 0.2]])
 """Everyone likes model 1 best."""
