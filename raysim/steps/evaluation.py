@@ -1,4 +1,7 @@
-"""Accuracy of every client's model on the clean test images of its task (metrics.md section 1)."""
+"""Accuracy of every client's model on the clean test images of its task.
+
+raysim/docs/sheets/metrics.md, "Accuracy of a client".
+"""
 
 from __future__ import annotations
 
@@ -57,9 +60,10 @@ def evaluate_clients(context: Context, state: State) -> None:
 
 
 def judge_labels(context: Context, state: State) -> None:
-    """Record how well the final models tell right labels from wrong (metrics.md section 6).
+    """Record how well the final models tell right labels from wrong.
 
-    A label is taken for right if its loss is at most the mean over all classes.
+    A label is taken for right if its loss is at most the mean over all classes (FedFixer Eq. 3;
+    raysim/docs/sheets/metrics.md, "F-score of clean samples").
     """
     each = {k: {"own_group": state.groups[k]} for k in context.federation.clients}
     masks = context.federation.map(

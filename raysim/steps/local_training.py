@@ -1,6 +1,6 @@
-"""What a client does in a round.
+"""What a client does in a round: train the received model on its images and current labels.
 
-Train the received model on its own images and its current labels.
+FB-NLL Algorithm 1, line 26; FedAvg's local update.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _reply(report: TrainReport) -> dict[str, Any]:
 def train_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, Contribution]:
-    """Reply with the model after E local epochs (Algorithm 1, line 26)."""
+    """Reply with the model after E local epochs (FB-NLL Algorithm 1, line 26)."""
     labels = current_labels(client, memory)
     tree, report = trained_model(client, labels, arguments)
     sent = contributed(

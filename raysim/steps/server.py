@@ -1,4 +1,7 @@
-"""The server's half of a round: from the mean of the contributions to the next model."""
+"""The server's half of a round: from the mean of the contributions to the next model.
+
+FedAvg, FedNova, FedAdam: raysim/docs/sheets/optimizers.md.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class ServerSettings:
 
     optimizer: Literal["mean", "fednova", "fedadam"] = "mean"
     """mean: FedAvg, and FedProx with train.proximal."""
-    weights: Literal["uniform", "samples"] = "uniform"  # Algorithm 1, line 30
+    weights: Literal["uniform", "samples"] = "uniform"  # FB-NLL Alg. 1, line 30
     """uniform: every client counts the same; samples: by its number of samples."""
     lr: float = 0.01  # ClipFL
     """FedAdam's step."""
