@@ -9,6 +9,7 @@ import pty
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,38 @@ TINY = (
 """K=13, ragged sizes, a CNN with batch norm, four short rounds: FedCorr's stages need them."""
 
 
+LONG = (
+    "cluster/test_chaos",
+    "contract/test_kill_and_resume",
+    "cluster/test_hosts",
+    "contract/test_same_bits",
+    "cluster/test_nodes",
+    "contract/test_method_contract",
+    "cluster",
+    "contract",
+    "deploy/test_aws",
+    "e2e",
+    "ray",
+    "tools",
+    "reproduce",
+)
+"""Files and folders that take longest, in the order in which they start.
+
+Two workers take one file after the other; a long one at the end would keep one of them waiting.
+Tests that wait for Ray stand beside tests that compute.
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        name = item.path.relative_to(tests).as_posix() if item.path.is_relative_to(tests) else ""
+        return next((i for i, start in enumerate(LONG) if name.startswith(start)), len(LONG))
+
+    items.sort(key=place)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Images and features of the suite live in a folder of its own; real data keeps its place."""
@@ -45,6 +78,10 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         os.environ["RAYSIM_CACHE"] = before
 
 
+_RAY_SESSION: list[str] = []
+"""The folder of this process's Ray session, once there is one."""
+
+
 @pytest.fixture(scope="session")
 def ray_session(_own_cache: None) -> Iterator[None]:
     """One Ray session for all tests of this process, with room for five actors.
@@ -56,9 +93,25 @@ def ray_session(_own_cache: None) -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="rs")  # short: sockets live below it
     options = {"include_dashboard": False, "log_to_driver": False}
     ray.init(address="local", num_cpus=8, _temp_dir=folder, **options)
+    _RAY_SESSION.append(folder)
     yield
+    _RAY_SESSION.clear()
     ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_ray_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that starts Ray in this process without ``ray_session``, and end that Ray.
+
+    The fixture could not start its own afterwards.
+    """
+    yield
+    ray = sys.modules.get("ray")
+    if ray is None or _RAY_SESSION or not ray.is_initialized():
+        return
+    ray.shutdown()
+    pytest.fail("this test started Ray in the process of the tests; let it ask for ray_session")
 
 
 ACTIVE = {

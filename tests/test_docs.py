@@ -226,7 +226,8 @@ def test_every_line_of_doctor_is_explained():
     assert {line for line in lines if f"`{line}`" not in text} == set()
 
 
-def test_troubles_look_as_the_page_shows_them(raysim):
+@pytest.mark.ray
+def test_troubles_look_as_the_page_shows_them(raysim, ray_session):
     found = BLOCK.findall((DOCS / "troubleshooting.md").read_text("utf-8"))
     pairs = list(pairwise(found))
     cases = [(a[1], b[1].rstrip()) for a, b in pairs if (a[0], b[0]) == ("sh", "")]

@@ -51,6 +51,17 @@ def tell(**facts):
 """
 
 
+SOON = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "300",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+}
+"""Ray misses a dead node or head after two seconds or ten instead of fifteen or sixty.
+
+How long one check may take stays as it is: a slow machine does not make a node look dead.
+"""
+
+
 @pytest.fixture(scope="module")
 def in_cluster(_own_cache: None) -> Iterator[Callable[..., dict[str, Any]]]:
     """Return a function that runs a script on a new cluster and returns what it told."""
@@ -60,7 +71,7 @@ def in_cluster(_own_cache: None) -> Iterator[Callable[..., dict[str, Any]]]:
         nodes: Sequence[dict[str, Any]], script: str, timeout: float = 240, **environment: str
     ) -> dict[str, Any]:
         homes.append(tempfile.mkdtemp(prefix="rs"))  # short: sockets live below it
-        shared = {"RAY_TMPDIR": homes[-1], "OMP_NUM_THREADS": "1", "RAY_ADDRESS": ""}
+        shared = {"RAY_TMPDIR": homes[-1], "OMP_NUM_THREADS": "1", "RAY_ADDRESS": "", **SOON}
         done = subprocess.run(
             [sys.executable, "-c", PRELUDE + textwrap.dedent(script), json.dumps(nodes)],
             env={**os.environ, **shared, **environment},

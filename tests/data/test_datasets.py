@@ -43,6 +43,7 @@ def test_a_misspelled_dataset_gets_a_suggestion():
         DATASETS.get("mnits")
 
 
+@pytest.mark.process
 def test_listing_the_datasets_loads_no_heavy_package():
     code = (
         "import sys; from raysim.data.datasets import DATASETS; DATASETS.names(); "
@@ -56,6 +57,7 @@ def test_listing_the_datasets_loads_no_heavy_package():
     assert shown.stdout.strip() == "[]"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("module", ["synthetic", "standard", "image_folder", "digits", "fetch"])
 def test_modules_can_be_imported_in_any_order(module):
     code = f"import raysim.data.{module}; from raysim.data.datasets import DATASETS as d; d.names()"

@@ -142,6 +142,7 @@ def start(folder, behaviour):
     return subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder), behaviour])
 
 
+@pytest.mark.process
 def test_racing_processes_compute_once(tmp_path):
     racers = [start(tmp_path, "work") for _ in range(3)]
 
@@ -150,6 +151,7 @@ def test_racing_processes_compute_once(tmp_path):
     assert len(files(tmp_path / "cache")) == 1
 
 
+@pytest.mark.process
 def test_a_killed_process_leaves_no_file_and_its_part_is_swept(tmp_path):
     assert start(tmp_path, "die").wait() == 9
     (part,) = files(tmp_path / "cache")

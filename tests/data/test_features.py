@@ -130,6 +130,7 @@ def test_extractors_survive_pickling():
     assert pickle.loads(pickle.dumps(extractor)) == extractor
 
 
+@pytest.mark.process
 def test_listing_extractors_and_hog_load_no_heavy_package():
     script = (
         "import sys, numpy as np\n"

@@ -218,6 +218,7 @@ def test_an_archive_cannot_write_outside_its_folder(tmp_path):
     assert not (tmp_path / "escaped").exists()
 
 
+@pytest.mark.process
 def test_a_failing_client_is_quoted(tmp_path):
     with pytest.raises(DataError, match=r"failed with code 3(.|\n)*no such package"):
         packages._run(["sh", "-c", "echo no such package; exit 3"], tmp_path)

@@ -217,6 +217,7 @@ def _race(dataset, barrier, results):
     results.put((store.digest, int(true_labels(store).sum()), float(store.train_images.sum())))
 
 
+@pytest.mark.process
 def test_racing_processes_end_with_one_copy(own_cache, watched):
     context = multiprocessing.get_context("fork")
     barrier, results = context.Barrier(4), context.SimpleQueue()
@@ -233,6 +234,7 @@ def test_racing_processes_end_with_one_copy(own_cache, watched):
     assert len([p for p in (own_cache / "store").iterdir() if p.is_dir()]) == 1
 
 
+@pytest.mark.process
 def test_a_killed_build_is_never_used_and_cleared_away(own_cache, watched):
     hold = Path(watched.desk) / "hold"
     hold.touch()

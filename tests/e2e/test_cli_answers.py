@@ -50,8 +50,10 @@ def test_doctor_finds_this_machine_fit(command):
 
 
 @pytest.mark.ray
-def test_doctor_says_what_is_not_fit_and_leaves_with_3(command):
-    said = command("doctor", RAYSIM_CACHE="/proc/raysim")
+def test_doctor_says_what_is_not_fit_and_leaves_with_3(cli, ray_session, monkeypatch):
+    monkeypatch.setenv("RAYSIM_CACHE", "/proc/raysim")
+
+    said = cli("doctor")
 
     failed = [line for line in said.out.splitlines() if line.startswith("FAIL")]
     assert said.code == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,8 +27,8 @@ def unbroken(_own_cache, tmp_path_factory):
     return Experiment(load_config(LONG[0], [*LONG[1:], output])).run().summary["digest"]
 
 
-@pytest.fixture
-def signalled(tmp_path):
+@pytest.fixture(scope="module")
+def signalled():
     """Return a function that runs raysim, sends a signal when rounds are done, and waits."""
 
     def run(number, output, *overrides, rounds=DONE_ROUNDS, group=False):
@@ -121,13 +122,18 @@ def test_a_stopped_run_on_actors_resumes_to_the_same_bits(
     assert resumed_digest(cli, output) == unbroken  # alone: the number of actors is free
 
 
-@pytest.fixture
-def killed(signalled, tmp_path):
-    """The folder of a run that got SIGKILL."""
-    output = tmp_path / "run"
+@pytest.fixture(scope="module")
+def _killed_once(signalled, tmp_path_factory):
+    output = tmp_path_factory.mktemp("killed") / "run"
     code, _, _ = signalled(signal.SIGKILL, output)
     assert code == -signal.SIGKILL
     return output
+
+
+@pytest.fixture
+def killed(_killed_once, tmp_path):
+    """The folder of a run that got SIGKILL."""
+    return shutil.copytree(_killed_once, tmp_path / "run")
 
 
 def test_a_killed_run_is_not_started_over_by_accident(cli, refused, picture, killed):

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ("tools/setup.sh", "tools/demo", "tools/test", ".ci/run")
 BASH = shutil.which("bash") or "bash"
-SHOWN = "-p progress -n 2 --dist loadfile --durations=15"
+SHOWN = "-p progress --durations=15 -n 2 --dist loadfile --no-loadscope-reorder"
 """How tools/test shares and shows the tests."""
 
 STUB = """#!{bash}
@@ -184,6 +184,20 @@ def test_long_suite_requires_everything_but_a_gpu(checkout, tmp_path):
     assert done.returncode == 0
     assert "sshd" in commands
     assert not (tmp_path / "called-apt-get").exists()
+
+
+def test_quick_suite_runs_pure_tests_without_linters(checkout):
+    checkout.set_up()
+    checkout.lines()
+
+    assert checkout.run("test", "--quick", "-k", "some thing").returncode == 0
+
+    (line,) = checkout.lines()
+    left_out = "not (slow or cluster or gpu or ray or process or browser or data)"
+    assert line.startswith(f"pytest short -p require_all {SHOWN} -m {left_out} -p quick ")
+    *paths, flag, words = line.partition("-p quick ")[2].partition(" -k ")
+    assert (flag, words) == (" -k ", "some thing")
+    assert all((ROOT / path).exists() for path in paths[0].split())
 
 
 def test_a_linters_complaint_stops_the_suite(checkout):

@@ -281,6 +281,7 @@ assert "torch._dynamo" not in sys.modules
 """
 
 
+@pytest.mark.process
 def test_names_and_checks_load_no_torch_and_training_loads_no_compiler():
     done = subprocess.run([sys.executable, "-c", LAZY], capture_output=True, text=True, check=False)
 
