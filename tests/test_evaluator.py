@@ -48,7 +48,7 @@ def test_true_groups_score_one_under_any_names():
 
 
 def test_one_group_for_all_is_as_pure_as_its_largest_task():
-    # metrics.md section 2: (1 / K) sum over groups of the largest overlap with a task = 3 / 5.
+    # Purity: (1 / K) sum over groups of the largest overlap with a task = 3 / 5.
     scores = grouping((0, 0, 0, 1, 1), (0, 0, 0, 0, 0))
 
     assert scores["purity"] == pytest.approx(3 / 5)

@@ -1,4 +1,4 @@
-"""FedNova and FedAdam, against fl_optimizers.md written as loops."""
+"""FedNova and FedAdam, against raysim/docs/sheets/optimizers.md as loops."""
 
 import numpy as np
 import pytest

@@ -61,7 +61,7 @@ def test_published_normalisation_is_used_where_known_and_computed_elsewhere(tmp_
     np.savez(tmp_path / "cifar10.npz", **expected)
     np.savez(tmp_path / "svhn.npz", **expected)
 
-    assert load("cifar10", tmp_path).std == (0.2023, 0.1994, 0.2010)  # models.md section 12
+    assert load("cifar10", tmp_path).std == (0.2023, 0.1994, 0.2010)  # ClipFL's
     np.testing.assert_allclose(
         load("svhn", tmp_path).mean, expected["x_train"].reshape(-1, 3).mean(0) / 255
     )

@@ -233,7 +233,7 @@ def test_lite0_refuses_settings_out_of_range(settings, message):
 @pytest.mark.slow
 @pytest.mark.data
 def test_lite0_separates_cifar10_as_measured_before():
-    # datasets.md: 200 clean images per class, nearest class subspace, rank 20: 0.80
+    # raysim/docs/sheets/datasets.md: 200 clean images per class, nearest subspace, rank 20: 80 %
     dataset = DATASETS.get("cifar10")()
     if not dataset.sources(None) or not (data_root(None) / pretrained.LITE0_FILE).is_file():
         pytest.skip("run `raysim data fetch cifar10 lite0`")

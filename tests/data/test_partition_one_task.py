@@ -1,4 +1,4 @@
-"""Partitions of one global task: by hand, over many settings, and straight from the sheet."""
+"""Partitions of one global task: by hand, over many settings, and straight from the papers."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def softmax(row, temperature=1.0):
 
 
 def symmetric_by_loops(logits, labels, a, b):
-    """rhfl.md, section "Losses"."""
+    """raysim/docs/sheets/rhfl.md, "Losses"."""
     total = 0.0
     for row, label in zip(logits, labels, strict=True):
         p = softmax(row)
@@ -42,7 +42,7 @@ def symmetric_by_loops(logits, labels, a, b):
 
 
 def smoothed_by_loops(logits, labels, eps, temperature):
-    """clipfl.md, section "Loss"."""
+    """raysim/docs/sheets/clipfl.md, "Loss"."""
     total = 0.0
     for row, label in zip(logits, labels, strict=True):
         for c, own in enumerate(softmax(row, temperature)):

@@ -1,4 +1,4 @@
-"""Mixup: lam f(x~, y) + (1 - lam) f(x~, y') with one lam per batch (fedcorr.md, Losses)."""
+"""Mixup: lam f(x~, y) + (1 - lam) f(x~, y') with one lam per batch (FedCorr)."""
 
 from dataclasses import replace
 

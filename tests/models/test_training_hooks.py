@@ -88,7 +88,7 @@ def test_a_proximal_term_pulls_towards_the_reference():
 
     trained, report = train(Logistic(), tree, once, loss=nothing, regulariser=to_zero)
 
-    # one step along mu (w - 0): w <- (1 - lr mu) w (fl_optimizers.md, FedProx)
+    # one step along mu (w - 0): w <- (1 - lr mu) w (FedProx)
     expected = (1 - once.lr * mu) * tree["trainable"]
     np.testing.assert_allclose(trained["trainable"], expected, atol=1e-7)
     assert report.loss == 0.0  # the reported loss leaves the regulariser out

@@ -92,7 +92,7 @@ def test_fednova_normalises_the_kept_clients(bench):
 
     state, best = scored(made)
 
-    # Two epochs of 1, 2, 3 and 5 batches; fl_optimizers.md over the kept clients alone.
+    # Two epochs of 1, 2, 3 and 5 batches; FedNova over the kept clients alone.
     steps = [effective_steps(tau, 0.0) for tau in (2, 4, 6, 10)]
     share = dict(
         zip(best, np.array([SIZES[k] for k in best]) / sum(SIZES[k] for k in best), strict=True)

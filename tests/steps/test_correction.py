@@ -104,7 +104,7 @@ def test_the_bytes_are_those_of_the_sheet(bench):
 
     correct_labels(CorrectionSettings(**SET, min_class_size=0))(context, State())
 
-    # metrics.md section 8 with K = 4, C = 3, d = 8, l = 2, l2 = 3 and local classes 2 + 2 + 1 + 2:
+    # Bytes of a correction, K = 4, C = 3, d = 8, l = 2, l2 = 3 and local classes 2 + 2 + 1 + 2:
     # K C d max(l, l2) down, sum C_k d l up, sum C_k C scores down, four bytes each.
     assert context.entry["bytes"] == {
         "down": {"class subspaces": 4 * 3 * 8 * 3 * 4, "class scores": 7 * 3 * 4},

@@ -86,7 +86,7 @@ def test_a_sweep_sends_every_client_a_model_and_gets_it_back_with_one_number(ben
 
     sweep(context, State(groups=IN_ONE), **SWEEP)
 
-    # metrics.md section 8: N rounds of one client, + 1 float.
+    # raysim/docs/sheets/metrics.md, "Bytes": N rounds of one client, + 1 float.
     model = 4 * MODEL_BYTES
     assert context.entry["bytes"] == {"down": {"model": model}, "up": {"model": model, "lid": 16}}
 

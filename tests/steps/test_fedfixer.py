@@ -1,4 +1,4 @@
-"""FedFixer: its losses and schedule worked by hand, its step as the sheet writes it."""
+"""FedFixer: its losses and schedule worked by hand, its step written as a loop."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_no_chosen_sample_has_no_gradient():
     assert torch.autograd.grad(fit, losses)[0].tolist() == [0.0, 0.0]
 
 
-# ---- one batch against the sheet's loop ---------------------------------------------------------
+# ---- one batch, sample by sample -----------------------------------------------------------------
 
 LR, CLASSES = 0.5, 3
 MODEL = MODELS.get("logistic")()

@@ -146,7 +146,7 @@ def test_a_session_descends_like_a_client_of_fedavg():
     assert loss == pytest.approx(report.loss)
 
 
-# ---- one judgement against the sheet's steps 6 to 11 --------------------------------------------
+# ---- one judgement, sample by sample -------------------------------------------------------------
 
 LR, BATCH = 0.5, 7
 SCORES = [0.5, 0.9, 0.3]

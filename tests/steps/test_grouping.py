@@ -68,7 +68,7 @@ def test_the_bytes_are_those_of_the_sheet(bench):
 
     exchange(context, GroupingSettings(rank=3))
 
-    # metrics.md section 8, K = 4, d = 6, q = 3, four bytes each: K d q up; K (K - 1) d q down,
+    # Bytes of a grouping, K = 4, d = 6, q = 3, four bytes each: K d q up; K (K - 1) d q down,
     # relayed by the server; K (K - 1) scalars up; and one number q per client to agree on it.
     assert context.entry["bytes"] == {
         "up": {"rank": 4 * 4, "eigenvectors": 4 * 6 * 3 * 4, "relevance": 4 * 3 * 4},

@@ -170,7 +170,7 @@ def test_one_model_for_all_cannot_learn_what_ifca_pfl_learns(bench):
 def test_a_round_of_ifca_pfl_sends_all_models_to_all_and_the_losses_back(bench):
     _, entries = run(two_tasks(bench), IfcaPfl(), 1)
 
-    # metrics.md section 8: down K M W; up K W and K M numbers.
+    # raysim/docs/sheets/metrics.md, "Bytes": down K M W; up K W and K M numbers.
     up = {"model": 6 * MODEL_BYTES, "losses": 6 * 2 * 4}
     assert entries[1]["bytes"] == {"down": {"model": 6 * 2 * MODEL_BYTES}, "up": up}
 

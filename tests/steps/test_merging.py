@@ -167,7 +167,7 @@ def test_every_participant_gets_and_gives_one_model(bench, share, count):
 
     train_round(context, groups_of(0, 0, 1, 1))
 
-    # metrics.md section 8: P W down, P W up.
+    # raysim/docs/sheets/metrics.md, "Bytes": P W down, P W up.
     sent = {"model": count * MODEL_BYTES}
     assert context.entry["bytes"] == {"up": sent, "down": sent}
 

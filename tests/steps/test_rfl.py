@@ -1,4 +1,4 @@
-"""Robust FL: its schedule, one batch as the sheet writes it, centroids of clients and server."""
+"""Robust FL: its schedule, one batch written as a loop, centroids of clients and server."""
 
 from __future__ import annotations
 

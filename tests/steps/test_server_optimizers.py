@@ -1,4 +1,4 @@
-"""FedNova, FedAdam and FedProx in rounds of training: against FedAvg, the sheet, and by hand."""
+"""FedNova, FedAdam and FedProx in rounds of training: against FedAvg, loops, and by hand."""
 
 import numpy as np
 import pytest
@@ -75,7 +75,7 @@ def test_fednova_follows_the_sheet_where_steps_differ(bench, kernel, rule, momen
 
     found = weights(made, rounds(made))
 
-    # fl_optimizers.md: tau_k = 2 epochs of 1, 2 and 5 batches.
+    # raysim/docs/sheets/optimizers.md: tau_k = 2 epochs of 1, 2 and 5 batches.
     steps = [effective_steps(tau, momentum) for tau in (2, 4, 10)]
     shares = np.array(UNEQUAL) / 60 if rule == "samples" else np.full(3, 1 / 3)
     tau = sum(p * a for p, a in zip(shares, steps, strict=True))
@@ -148,7 +148,7 @@ def test_every_group_has_moments_of_its_own(bench):
 
 
 def test_without_a_data_gradient_weights_move_towards_the_received_ones():
-    # fl_optimizers.md: from w != w_g and gradient zero, w <- w - lr mu (w - w_g).
+    # raysim/docs/sheets/optimizers.md: from w != w_g and gradient zero, w <- w - lr mu (w - w_g).
     weight = torch.tensor([1.0, -2.0])
     moves = []
     update = _proximal(moves.append, [weight], TrainSettings(proximal=0.5))
