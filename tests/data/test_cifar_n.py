@@ -15,7 +15,7 @@ from noise_checks import check_noise
 from raysim.data import packages
 from raysim.data.datasets import DATASETS, data_root
 from raysim.data.datasets.cifar_n import COLUMNS, find_human_labels, read_human_labels
-from raysim.data.datasets.class_names import CIFAR100_SUPERCLASSES
+from raysim.data.datasets.classes import CIFAR100_SUPERCLASSES
 from raysim.data.fetch import fetch
 from raysim.data.noise import Human
 from raysim.data.partition import PARTITIONS, Split

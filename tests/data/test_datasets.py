@@ -58,7 +58,13 @@ def test_listing_the_datasets_loads_no_heavy_package():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("module", ["synthetic", "standard", "image_folder", "digits", "fetch"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(f"datasets.{name}" for name in ("synthetic", "standard", "client_files", "digits")),
+        "fetch",
+    ],
+)
 def test_modules_can_be_imported_in_any_order(module):
     code = f"import raysim.data.{module}; from raysim.data.datasets import DATASETS as d; d.names()"
 

@@ -10,7 +10,7 @@ import pytest
 import scipy.io
 
 from raysim.data.datasets import DATASETS, standard, torchvision_files
-from raysim.data.datasets.idx import read_idx
+from raysim.data.datasets.standard import read_idx
 from raysim.errors import DataError
 
 SHAPES = {

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from raysim.data.datasets import DATASETS
-from raysim.data.datasets.class_names import CLOTHING1M_NAMES
+from raysim.data.datasets.classes import CLOTHING1M_NAMES
 from raysim.errors import DataError
 from raysim.settings import SettingError
 

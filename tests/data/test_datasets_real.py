@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raysim.data.datasets import DATASETS, channel_statistics, data_root
-from raysim.data.datasets.class_names import CIFAR100_NAMES
+from raysim.data.datasets.classes import CIFAR100_NAMES
 
 pytestmark = pytest.mark.data
 

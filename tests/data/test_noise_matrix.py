@@ -9,7 +9,7 @@ import pytest
 from noise_checks import check_level, check_noise
 
 from raysim.config import load_config
-from raysim.data.datasets.class_names import CIFAR10_NAMES, CIFAR100_NAMES, CIFAR100_SUPERCLASSES
+from raysim.data.datasets.classes import CIFAR10_NAMES, CIFAR100_NAMES, CIFAR100_SUPERCLASSES
 from raysim.data.noise import NOISE
 from raysim.data.partition import Split
 from raysim.errors import ConfigError

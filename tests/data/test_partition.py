@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raysim.data.datasets.task_classes import CIFAR10_TASKS
+from raysim.data.datasets.classes import CIFAR10_TASKS
 from raysim.data.partition import (
     PARTITIONS,
     Split,

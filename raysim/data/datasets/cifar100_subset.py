@@ -11,33 +11,28 @@ from pathlib import Path
 
 import numpy as np
 
-from raysim.data.datasets.class_names import CIFAR100_NAMES
-from raysim.data.datasets.dataset import DATASETS, Arrays, NewArray, checked, data_root, in_memory
-from raysim.data.datasets.task_classes import Tasks
+from raysim.data.datasets.classes import CIFAR100_NAMES, CIFAR100_SUPERCLASSES, Tasks
+from raysim.data.datasets.dataset import (
+    DATASETS,
+    Arrays,
+    DatasetKind,
+    NewArray,
+    checked,
+    data_root,
+    in_memory,
+)
 from raysim.errors import DataError
 from raysim.settings import check, settings
 
 FILE = "cifar100_subset.npz"
-_VEHICLES = [
-    "bicycle",
-    "bus",
-    "motorcycle",
-    "pickup_truck",
-    "train",
-    "lawn_mower",
-    "rocket",
-    "streetcar",
-    "tank",
-    "tractor",
-]
-VEHICLES = tuple(sorted(CIFAR100_NAMES.index(name) for name in _VEHICLES))
+VEHICLES = tuple(sorted((*CIFAR100_SUPERCLASSES[-2], *CIFAR100_SUPERCLASSES[-1])))
 """Classes of the superclasses vehicles 1 and vehicles 2 (Krizhevsky 2009)."""
 OTHERS = tuple(c for c in range(len(CIFAR100_NAMES)) if c not in VEHICLES)
 
 
 @DATASETS.register("cifar100_subset")
 @settings
-class Cifar100Subset:
+class Cifar100Subset(DatasetKind):
     """CIFAR-100, 10,000 training images: all vehicles and as many others, 32x32 colour."""
 
     test_every: int = 10  # ours: the file has training images only
@@ -64,37 +59,30 @@ class Cifar100Subset:
         """Return the arrays, both splits in the order of the file."""
         self.ensure(root)
         (path,) = self.sources(root)
-        images, labels = _read(path)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                images, labels = file["x"], file["y"].astype(np.int64)
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise DataError(
+                f"{path} must be an npz file with x and y, got: {error}; copy it again"
+            ) from error
+        if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3):
+            raise DataError(
+                f"{path}: x must be uint8 images (N, 32, 32, 3), got {images.dtype} "
+                f"{images.shape}; copy it again"
+            )
         is_test = np.arange(len(labels)) % self.test_every == self.test_every - 1
-        return checked(
-            Arrays(
-                train_images=images[~is_test],
-                train_labels=labels[~is_test],
-                test_images=images[is_test],
-                test_labels=labels[is_test],
-                class_names=CIFAR100_NAMES,
-                mean=(0.5071, 0.4865, 0.4409),  # of the whole set
-                std=(0.2673, 0.2564, 0.2762),
-            ),
-            f"dataset 'cifar100_subset' in {path.parent}",
+        arrays = Arrays(
+            train_images=images[~is_test],
+            train_labels=labels[~is_test],
+            test_images=images[is_test],
+            test_labels=labels[is_test],
+            class_names=CIFAR100_NAMES,
+            mean=(0.5071, 0.4865, 0.4409),  # of the whole set
+            std=(0.2673, 0.2564, 0.2762),
         )
+        return checked(arrays, f"dataset 'cifar100_subset' in {path.parent}")
 
     def tasks(self, groups: int) -> Tasks | None:
         """Return vehicles and the rest as two tasks."""
         return (VEHICLES, OTHERS) if groups == 2 else None
-
-
-def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            images, labels = file["x"], file["y"]
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{path} must be an npz file with x and y, got: {error}; copy it again"
-        ) from error
-    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3):
-        raise DataError(
-            f"{path}: x must be uint8 images (N, 32, 32, 3), got {images.dtype} {images.shape}; "
-            "copy it again"
-        )
-    return images, labels.astype(np.int64)

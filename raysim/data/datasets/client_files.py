@@ -24,13 +24,14 @@ from raysim.data.datasets.client_folder import read_npz as read_arrays
 from raysim.data.datasets.dataset import (
     DATASETS,
     Arrays,
+    DatasetKind,
     NewArray,
     channel_statistics,
     checked,
     data_root,
     in_memory,
 )
-from raysim.data.datasets.task_classes import Tasks
+from raysim.data.datasets.image_folder import decode
 from raysim.data.noise import NoisyLabels
 from raysim.data.partition import Split, floor_share
 from raysim.errors import ConfigError, DataError
@@ -50,7 +51,7 @@ class Given:
 
 @DATASETS.register("client_files")
 @settings
-class ClientFiles:
+class ClientFiles(DatasetKind):
     """Your own data, one npz file or folder of photos per client (with partition ``given``)."""
 
     size: int = 64
@@ -102,10 +103,6 @@ class ClientFiles:
             std=std,
         )
         return checked(arrays, f"dataset {'client_files'!r} in {found.root}")
-
-    def tasks(self, groups: int) -> Tasks | None:
-        """Return None: the clients bring their tasks."""
-        return None
 
     def given(self, root: str | None, per_class: int) -> Given:
         """Return who holds what, as the files say; ``per_class`` is data.server.per_class."""
@@ -164,8 +161,6 @@ class ClientFiles:
 
     def _images(self, part: Part, rows: np.ndarray) -> np.ndarray:
         if part.photos:
-            from raysim.data.datasets.image_folder import decode  # it may be on its way in itself
-
             images = np.empty((len(rows), self.size, self.size, 3), np.uint8)
             decode([part.photos[i] for i in rows], images)
             return images

@@ -7,7 +7,6 @@ same way, and ``tasks.yaml``.
 
 from __future__ import annotations
 
-import os
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -17,12 +16,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from raysim.data.datasets.task_classes import Tasks
+from raysim.data.datasets.classes import Tasks
+from raysim.data.datasets.image_folder import class_folders, photos_below
 from raysim.errors import DataError
 
 TEST, SERVER, TASKS = "test", "server", "tasks.yaml"
 LAYOUT = "<client>.npz with images and labels, or <client>/<class>/*.png; test.npz or test/<class>/"
-PHOTOS = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,22 +151,18 @@ def _checked_labels(path: Path, arrays: Mapping[str, np.ndarray], name: str) -> 
 
 
 def _photo_parts(folders: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, Part]]:
-    named = {folder: _class_folders(folder) for folder in folders}
+    named = {folder: class_folders(folder) for folder in folders}
     names = tuple(sorted({name for own in named.values() for name in own}, key=_by_number))
     return names, {f.name: _photo_part(f, own, names) for f, own in named.items()}
-
-
-def _class_folders(folder: Path) -> list[str]:
-    return [entry.name for entry in os.scandir(folder) if entry.is_dir()]
 
 
 def _photo_part(folder: Path, own: Sequence[str], names: Sequence[str]) -> Part:
     photos: list[Path] = []
     labels: list[int] = []
     for name in sorted(own, key=_by_number):
-        found = sorted(p for p in (folder / name).rglob("*") if p.suffix.lower() in PHOTOS)
-        photos += found
-        labels += [names.index(name)] * len(found)
+        own_photos = photos_below(folder / name)
+        photos += own_photos
+        labels += [names.index(name)] * len(own_photos)
     if not photos:
         _refuse(folder, "must hold photos in <class>/", "none", "add some or remove the folder")
     return Part(folder.name, folder, np.array(labels, dtype=np.int64), photos=tuple(photos))

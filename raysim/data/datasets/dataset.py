@@ -1,7 +1,5 @@
-"""What a dataset is: the registry, the arrays a dataset gives, and where its files are looked for.
-
-N samples, H height, W width, C channels. The classes are in the modules imported at the end.
-"""
+"""What a dataset is: the registry, the arrays it gives, and where its files are looked for."""
+# N samples, H height, W width, C channels
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from raysim.data.datasets.classes import Tasks
 from raysim.errors import DataError
 from raysim.settings import Registry
 
@@ -56,12 +55,30 @@ class Dataset(Protocol):
         """Return the arrays; large image arrays are made by ``new_array``."""
         ...
 
-    def tasks(self, groups: int) -> tuple[tuple[int, ...], ...] | None:
+    def tasks(self, groups: int) -> Tasks | None:
         """Return the published class sets of ``groups`` tasks; None: split the classes evenly."""
         ...
 
 
 DATASETS: Registry[Dataset] = Registry("dataset", key="name", home="raysim.data.datasets")
+
+
+class DatasetKind:
+    """A dataset without files or published tasks; a kind that has some says so."""
+
+    __slots__ = ()
+    choice_name: ClassVar[str]
+
+    def ensure(self, root: Path | None) -> None:
+        """Make sure the files are there."""
+
+    def sources(self, root: Path | None) -> list[Path]:
+        """Return the files that ``load`` would read."""
+        return []
+
+    def tasks(self, groups: int) -> Tasks | None:
+        """Return the published class sets of ``groups`` tasks, where there are some."""
+        return None
 
 
 def in_memory(split: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -87,11 +104,24 @@ def missing_files(name: str, folder: Path, expected: str, *, because: str = "") 
 
 def checked(arrays: Arrays, what: str) -> Arrays:
     """Return ``arrays`` as they are if shapes, types and labels fit together."""
+    classes = len(arrays.class_names)
     for split in ("train", "test"):
-        images = getattr(arrays, f"{split}_images")
-        _check_split(
-            images, getattr(arrays, f"{split}_labels"), len(arrays.class_names), what, split
-        )
+        images, labels = getattr(arrays, f"{split}_images"), getattr(arrays, f"{split}_labels")
+        if images.ndim != 4 or images.dtype not in (np.uint8, np.float32) or not images.size:
+            raise DataError(
+                f"{what}: {split} images must be a non-empty uint8 or float32 (N, H, W, C) array, "
+                f"got {images.dtype} {images.shape}; write them again in that form"
+            )
+        if labels.shape != (len(images),) or labels.dtype != np.int64:
+            raise DataError(
+                f"{what}: {split} labels must be one int64 per image ({len(images)}), "
+                f"got {labels.dtype} {labels.shape}; write images and labels from the same list"
+            )
+        if labels.min() < 0 or labels.max() >= classes:
+            raise DataError(
+                f"{what}: {split} labels must be in 0..{classes - 1}, "
+                f"got {labels.min()}..{labels.max()}; number the classes from 0"
+            )
     train, test = arrays.train_images, arrays.test_images
     if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
         raise DataError(
@@ -99,26 +129,6 @@ def checked(arrays: Arrays, what: str) -> Arrays:
             f"and {test.dtype} {test.shape[1:]}; write both splits the same way"
         )
     return arrays
-
-
-def _check_split(
-    images: np.ndarray, labels: np.ndarray, classes: int, what: str, split: str
-) -> None:
-    if images.ndim != 4 or images.dtype not in (np.uint8, np.float32) or not images.size:
-        raise DataError(
-            f"{what}: {split} images must be a non-empty uint8 or float32 (N, H, W, C) array, "
-            f"got {images.dtype} {images.shape}; write them again in that form"
-        )
-    if labels.shape != (len(images),) or labels.dtype != np.int64:
-        raise DataError(
-            f"{what}: {split} labels must be one int64 per image ({len(images)}), "
-            f"got {labels.dtype} {labels.shape}; write images and labels from the same list"
-        )
-    if labels.min() < 0 or labels.max() >= classes:
-        raise DataError(
-            f"{what}: {split} labels must be in 0..{classes - 1}, "
-            f"got {labels.min()}..{labels.max()}; number the classes from 0"
-        )
 
 
 def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

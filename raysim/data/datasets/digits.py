@@ -6,24 +6,22 @@ from pathlib import Path
 
 import numpy as np
 
-from raysim.data.datasets.dataset import DATASETS, Arrays, NewArray, channel_statistics, in_memory
-from raysim.data.datasets.task_classes import DIGIT_TASKS, Tasks
+from raysim.data.datasets.classes import DIGIT_NAMES, DIGIT_TASKS, Tasks
+from raysim.data.datasets.dataset import (
+    DATASETS,
+    Arrays,
+    DatasetKind,
+    NewArray,
+    channel_statistics,
+    in_memory,
+)
 from raysim.settings import settings
-
-_TEST_EVERY = 5
 
 
 @DATASETS.register("digits")
 @settings
-class Digits:
+class Digits(DatasetKind):
     """Digits, 8x8 grey; the test set is every 5th image of each class, in file order."""
-
-    def ensure(self, root: Path | None) -> None:
-        """Do nothing: the images come with scikit-learn."""
-
-    def sources(self, root: Path | None) -> list[Path]:
-        """Return no file: the images come with scikit-learn."""
-        return []
 
     def load(self, root: Path | None, new_array: NewArray = in_memory) -> Arrays:
         """Return the arrays; the 17 grey levels are spread over 0..255."""
@@ -32,14 +30,16 @@ class Digits:
         bunch = load_digits()
         images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
         labels = bunch.target.astype(np.int64)
-        test = _every_nth_of_its_class(labels)
+        test = np.zeros(len(labels), bool)
+        for label in np.unique(labels):
+            test[np.flatnonzero(labels == label)[4::5]] = True
         mean, std = channel_statistics(images[~test])
         return Arrays(
             train_images=images[~test],
             train_labels=labels[~test],
             test_images=images[test],
             test_labels=labels[test],
-            class_names=tuple(str(digit) for digit in range(10)),
+            class_names=DIGIT_NAMES,
             mean=mean,
             std=std,
         )
@@ -47,10 +47,3 @@ class Digits:
     def tasks(self, groups: int) -> Tasks | None:
         """Return the papers' tasks of the digit sets."""
         return DIGIT_TASKS.get(groups)
-
-
-def _every_nth_of_its_class(labels: np.ndarray) -> np.ndarray:
-    test = np.zeros(len(labels), bool)
-    for label in np.unique(labels):
-        test[np.flatnonzero(labels == label)[_TEST_EVERY - 1 :: _TEST_EVERY]] = True
-    return test

@@ -13,10 +13,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from raysim.data.datasets.class_names import CLOTHING1M_NAMES
+from raysim.data.datasets.classes import CLOTHING1M_NAMES
 from raysim.data.datasets.dataset import (
     DATASETS,
     Arrays,
+    DatasetKind,
     NewArray,
     channel_statistics,
     checked,
@@ -24,12 +25,11 @@ from raysim.data.datasets.dataset import (
     in_memory,
     missing_files,
 )
-from raysim.data.datasets.task_classes import Tasks
 from raysim.errors import DataError
 from raysim.settings import check, settings
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
+PHOTOS = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 _BLOCK = 1024
 _FOLDER_LAYOUT = "train/<class>/*.jpg with test/<class>/*.jpg or val/<class>/*.jpg"
 
@@ -52,14 +52,17 @@ class Splits:
     lists: tuple[Path, ...] = ()
 
 
-class PhotoSet:
+@settings
+class PhotoSet(DatasetKind):
     """Reading that the photo sets share; a subclass only says which files belong to which class."""
 
-    __slots__ = ()
-    choice_name: ClassVar[str]
-    size: int
+    size: int = 64
+    """Side of the square images, pixels; ImageNet networks want 224 (147 KiB an image)."""
     layout: ClassVar[str] = _FOLDER_LAYOUT
     normalisation: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = None
+
+    def __post_init__(self) -> None:
+        check(8 <= self.size <= 1024, "size", "must be between 8 and 1024 pixels", got=self.size)
 
     def splits(self, base: Path) -> Splits | None:
         """Return the files and labels below ``base``, or None if it holds no known layout."""
@@ -100,10 +103,6 @@ class PhotoSet:
         )
         return checked(arrays, f"dataset {self.choice_name!r} in {self.folder(root)}")
 
-    def tasks(self, groups: int) -> Tasks | None:
-        """Return None: the papers define no tasks for photo sets."""
-        return None
-
     def _found(self, root: Path | None) -> Splits:
         base = self.folder(root)
         found = self.splits(base)
@@ -121,12 +120,6 @@ class PhotoSet:
 class ImageFolder(PhotoSet):
     """Any photos, sorted into train/<class>/ and test/<class>/ (or val/)."""
 
-    size: int = 64
-    """Side of the square images, pixels; ImageNet networks want 224 (147 KiB an image)."""
-
-    def __post_init__(self) -> None:
-        _check_size(self.size)
-
 
 @DATASETS.register("clothing1m")
 @settings
@@ -136,8 +129,6 @@ class Clothing1M(PhotoSet):
     Training labels of the noisy split are the given ones; no truth is known for them.
     """
 
-    size: int = 64
-    """Side of the square images, pixels; ImageNet networks want 224 (147 KiB an image)."""
     train_split: Literal["noisy", "clean"] = "noisy"
     """Which official key list is the training set; folders have only one."""
     layout = (
@@ -146,9 +137,6 @@ class Clothing1M(PhotoSet):
         f"{_FOLDER_LAYOUT} of 14 classes"
     )
     normalisation = IMAGENET  # ours: its models start from ImageNet weights
-
-    def __post_init__(self) -> None:
-        _check_size(self.size)
 
     def splits(self, base: Path) -> Splits | None:
         """Return the official key lists' files, or else those of 14 class folders."""
@@ -169,14 +157,12 @@ class Clothing1M(PhotoSet):
 class MiniWebVision(PhotoSet):
     """mini-WebVision: the first 50 classes of WebVision 1.0, tested on its validation photos."""
 
-    size: int = 64
-    """Side of the square images, pixels; ImageNet networks want 224 (147 KiB an image)."""
     classes: int = 50
     """How many class folders, in their order (numbers as numbers, other names by letters)."""
     normalisation = IMAGENET  # ours: as for Clothing1M
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        PhotoSet.__post_init__(self)
         check(self.classes >= 2, "classes", "must be at least 2", got=self.classes)
 
     def splits(self, base: Path) -> Splits | None:
@@ -190,10 +176,6 @@ class MiniWebVision(PhotoSet):
         return found
 
 
-def _check_size(size: int) -> None:
-    check(8 <= size <= 1024, "size", "must be between 8 and 1024 pixels", got=size)
-
-
 def folder_splits(base: Path, first: int | None = None) -> Splits | None:
     """Return the files of train/<class>/ and test/<class>/ (or val/); None if not so laid out.
 
@@ -203,9 +185,10 @@ def folder_splits(base: Path, first: int | None = None) -> Splits | None:
     test = next((base / name for name in ("test", "val") if (base / name).is_dir()), None)
     if test is None or not train.is_dir():
         return None
-    names = _class_folders(train)
-    names = sorted(names, key=_number_first)[:first] if first else names
-    strangers = [] if first else sorted(set(_class_folders(test)) - set(names))
+    names = sorted(class_folders(train))
+    if first:  # numbers as numbers, behind all other names
+        names = sorted(names, key=lambda name: (int(name) if name.isdigit() else -1, name))[:first]
+    strangers = [] if first else sorted(set(class_folders(test)) - set(names))
     if strangers:
         raise DataError(
             f"{test} must hold classes of {train} only, got also {', '.join(strangers[:5])}; "
@@ -214,19 +197,21 @@ def folder_splits(base: Path, first: int | None = None) -> Splits | None:
     return Splits(tuple(names), _list_folders(train, names), _list_folders(test, names))
 
 
-def _class_folders(split: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(split) if entry.is_dir())
+def class_folders(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder."""
+    return [entry.name for entry in os.scandir(folder) if entry.is_dir()]
 
 
-def _number_first(name: str) -> tuple[int, str]:
-    return (int(name) if name.isdigit() else -1, name)
+def photos_below(folder: Path) -> list[Path]:
+    """Return the photos at any depth, sorted."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in PHOTOS)
 
 
 def _list_folders(split: Path, names: list[str]) -> Listing:
     paths: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(names):
-        files = sorted(p for p in (split / name).rglob("*") if p.suffix.lower() in _SUFFIXES)
+        files = photos_below(split / name)
         if not files and split.name == "train":
             raise DataError(f"{split / name} must hold photos, got none; add some or remove it")
         paths += files
@@ -275,7 +260,5 @@ def decode(paths: list[Path], images: np.ndarray) -> None:
 
     # Threads: Pillow lets go of the interpreter lock while it decodes and resizes.
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for start in range(
-            0, len(paths), _BLOCK
-        ):  # blocks: a million pending calls need a gigabyte
+        for start in range(0, len(paths), _BLOCK):  # a million pending calls need a gigabyte
             list(pool.map(read, range(start, min(start + _BLOCK, len(paths)))))

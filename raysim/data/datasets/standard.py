@@ -6,22 +6,30 @@ without ``data.root`` missing files are downloaded with torchvision.
 
 from __future__ import annotations
 
+import gzip
 import logging
+import math
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from raysim.data.datasets.class_names import (
+from raysim.data.datasets.classes import (
     CIFAR10_NAMES,
+    CIFAR10_TASKS,
     CIFAR100_NAMES,
     DIGIT_NAMES,
+    DIGIT_TASKS,
     FASHION_NAMES,
+    FASHION_TASKS,
+    Tasks,
 )
 from raysim.data.datasets.dataset import (
     DATASETS,
     Arrays,
+    DatasetKind,
     NewArray,
     channel_statistics,
     checked,
@@ -29,15 +37,14 @@ from raysim.data.datasets.dataset import (
     in_memory,
     missing_files,
 )
-from raysim.data.datasets.idx import find_idx, read_idx
-from raysim.data.datasets.npz import read_npz
-from raysim.data.datasets.task_classes import CIFAR10_TASKS, DIGIT_TASKS, FASHION_TASKS, Tasks
 from raysim.data.datasets.torchvision_files import download, read_split
 from raysim.errors import DataError
 from raysim.settings import settings
 
 log = logging.getLogger(__name__)
 
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+"""Arrays of a prepared file."""
 IDX_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -80,14 +87,15 @@ class Facts:
         """Return the files to read: the npz, else the torchvision layout, else none."""
         if (folder / self.npz).is_file():
             return [folder / self.npz]
-        if self.is_idx:
-            found = [find_idx((folder / name).parent, Path(name).name) for name in self.files]
-        else:
-            found = [folder / name if (folder / name).is_file() else None for name in self.files]
-        return [path for path in found if path is not None] if all(found) else []
+        endings = ("", ".gz") if self.is_idx else ("",)
+        found = []
+        for name in self.files:
+            candidates = [folder / f"{name}{ending}" for ending in endings]
+            found += [path for path in candidates if path.is_file()][:1]
+        return found if len(found) == len(self.files) else []
 
 
-class StandardSet:
+class StandardSet(DatasetKind):
     """Finding and reading that the published sets share; a subclass only states its facts."""
 
     __slots__ = ()
@@ -147,21 +155,68 @@ class StandardSet:
             return read_npz(files[0], self.facts.image_shape)
         if self.facts.is_idx:
             train, train_labels, test, test_labels = (read_idx(path) for path in files)
-            return {
-                "x_train": train[..., None],
-                "y_train": train_labels.astype(np.int64),
-                "x_test": test[..., None],
-                "y_test": test_labels.astype(np.int64),
-            }
+            y_train, y_test = train_labels.astype(np.int64), test_labels.astype(np.int64)
+            arrays = (train[..., None], y_train, test[..., None], y_test)
+            return dict(zip(KEYS, arrays, strict=True))
         class_name = self.facts.torchvision_class
-        train, train_labels = read_split(class_name, folder, train=True)
-        test, test_labels = read_split(class_name, folder, train=False)
-        return {
-            "x_train": train,
-            "y_train": train_labels,
-            "x_test": test,
-            "y_test": test_labels,
-        }
+        splits = [read_split(class_name, folder, train=train) for train in (True, False)]
+        return dict(zip(KEYS, (*splits[0], *splits[1]), strict=True))
+
+
+def read_npz(path: Path, image_shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
+    """Return the arrays of a prepared file: images (N, H, W, C) uint8, labels (N,) int64."""
+    # allow_pickle=False: a data file must not be able to run code.
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            absent = [key for key in KEYS if key not in file.files]
+            found = ", ".join(file.files)
+            arrays = {} if absent else {key: file[key] for key in KEYS}
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{path} must be an npz file of plain arrays, got: {error}; fetch or write it again"
+        ) from error
+    if absent:
+        raise DataError(
+            f"{path} must hold {', '.join(KEYS)}, got {found or 'nothing'}; write it with "
+            "np.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
+        )
+    for key in ("x_train", "x_test"):
+        images = arrays[key]
+        grey = image_shape[-1] == 1 and images.ndim == 3
+        arrays[key] = images[..., None] if grey else images
+        if images.dtype != np.uint8 or arrays[key].shape[1:] != image_shape:
+            raise DataError(
+                f"{path}: {key} must be uint8 images (N, H, W, C), (H, W, C) = {image_shape}, "
+                f"got {images.dtype} {images.shape}; write the file again in that form"
+            )
+    for key in ("y_train", "y_test"):
+        if not np.issubdtype(arrays[key].dtype, np.integer):
+            raise DataError(
+                f"{path}: {key} must hold integers, got {arrays[key].dtype}; write class numbers"
+            )
+        arrays[key] = arrays[key].astype(np.int64, copy=False)
+    return arrays
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Return the uint8 array in an idx file, plain or gzipped: magic number, dimensions, bytes."""
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise DataError(f"cannot read {path}: {error}; fetch the file again") from error
+    if len(data) < 4 or data[:3] != b"\0\0\x08":  # 8: unsigned bytes
+        raise DataError(
+            f"{path} must start like an idx file of bytes (00 00 08), got {data[:4].hex(' ')!r}; "
+            "fetch the file again"
+        )
+    start = 4 + 4 * data[3]
+    shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4))
+    if len(data) - start != math.prod(shape):
+        raise DataError(
+            f"{path} must hold {math.prod(shape)} bytes for shape {shape}, "
+            f"got {len(data) - start}; fetch the file again"
+        )
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
 @DATASETS.register("mnist")

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raysim.data.datasets.dataset import DATASETS, Arrays, NewArray, in_memory
-from raysim.data.datasets.task_classes import Tasks
+from raysim.data.datasets.dataset import DATASETS, Arrays, DatasetKind, NewArray, in_memory
 from raysim.seeding import stream
 from raysim.settings import check, settings
 
@@ -21,7 +20,7 @@ _CHUNK_ROWS = 2048  # keeps the temporaries inside the CPU cache's reach
 
 @DATASETS.register("synthetic")
 @settings
-class Synthetic:
+class Synthetic(DatasetKind):
     """x = B_c z + noise_std e, B_c (D, R) orthonormal, z normal around (separation, 0, ...)."""
 
     classes: int = 10
@@ -67,13 +66,6 @@ class Synthetic:
         side = math.isqrt(self.dim)
         return (side, side, 1) if side * side == self.dim else (1, self.dim, 1)
 
-    def ensure(self, root: Path | None) -> None:
-        """Do nothing: the samples are made here."""
-
-    def sources(self, root: Path | None) -> list[Path]:
-        """Return no file: the samples are made here."""
-        return []
-
     def basis(self, label: int) -> np.ndarray:
         """Return the orthonormal basis (D, R) of a class, float32: the known truth."""
         rng = stream(self.data_seed, "synthetic.basis", label)
@@ -99,10 +91,6 @@ class Synthetic:
             mean=(0.0,),
             std=(1.0,),
         )
-
-    def tasks(self, groups: int) -> Tasks | None:
-        """Return None: every class is like every other one."""
-        return None
 
     def _fill(self, rows: np.ndarray, split: str, label: int) -> None:
         """Write the samples of one class and split into ``rows`` (N, D)."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from raysim.data.datasets.class_names import CIFAR100_SUPERCLASSES
+from raysim.data.datasets.classes import CIFAR100_SUPERCLASSES
 from raysim.data.noise.labels import (
     NOISE,
     Flips,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from raysim.data.datasets.task_classes import Tasks
+from raysim.data.datasets.classes import Tasks
 from raysim.data.partition.split import (
     MAX_DRAWS,
     PARTITIONS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from raysim.data.datasets.task_classes import Tasks
+from raysim.data.datasets.classes import Tasks
 from raysim.data.partition.split import PARTITIONS, PartitionKind
 from raysim.settings import check, settings
 

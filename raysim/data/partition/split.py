@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from raysim.data.datasets.task_classes import Tasks
+from raysim.data.datasets.classes import Tasks
 from raysim.errors import ConfigError, DataError
 from raysim.settings import Registry, check, settings
 

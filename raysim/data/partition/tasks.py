@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from raysim.data.datasets.task_classes import Tasks
+from raysim.data.datasets.classes import Tasks
 from raysim.data.partition.split import (
     MAX_DRAWS,
     PARTITIONS,

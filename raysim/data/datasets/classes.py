@@ -1,4 +1,7 @@
-"""Names of the classes of the published sets, in the order of their label numbers."""
+"""Classes of the published sets: their names, by label number, and which form a task.
+
+Tasks are those of RCC-PFL Table I and FB-NLL Table III (raysim/docs/sheets/partitions.md).
+"""
 
 from __future__ import annotations
 
@@ -51,3 +54,21 @@ CIFAR100_SUPERCLASSES = tuple(
     for line in _CIFAR100_SUPERCLASSES.strip().splitlines()
 )
 """Label numbers of the five classes of each of the twenty superclasses."""
+
+Tasks = tuple[tuple[int, ...], ...]
+
+DIGIT_TASKS: dict[int, Tasks] = {  # MNIST and SVHN in the papers; digits (8x8) is ours
+    2: ((0, 2, 4, 6, 8), (1, 3, 5, 7, 9)),
+    3: ((0, 2, 4), (6, 8, 1), (3, 5, 7, 9)),
+    5: ((0, 2), (4, 6), (8, 1), (3, 5), (7, 9)),
+}
+FASHION_TASKS: dict[int, Tasks] = {
+    2: ((0, 1, 2, 3, 4, 6), (5, 7, 8, 9)),
+    3: ((0, 1, 2), (3, 4, 6), (5, 7, 8, 9)),
+    5: ((0, 1), (2, 3), (4, 6), (5, 7), (8, 9)),
+}
+CIFAR10_TASKS: dict[int, Tasks] = {
+    2: ((0, 1, 8, 9), (2, 3, 4, 5, 6, 7)),
+    3: ((0, 1, 8), (9, 2, 3), (4, 5, 6, 7)),
+    5: ((0, 1), (8, 9), (2, 3), (4, 5), (6, 7)),
+}
