@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from raysim.cli.main import VERBS, main
+from raysim.studies.reproduce.published import GROUPS, published
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -240,3 +241,49 @@ def test_troubles_look_as_the_page_shows_them(raysim, ray_session):
         assert code in (2, 3), line
         assert err.startswith(shown), line
     assert len(cases) == 7
+
+
+# ---- sheets ------------------------------------------------------------------------------------
+
+NAMES = {"CIFAR-10": "cifar10", "Fashion-MNIST": "fashion_mnist"}
+ROWS = {"FB-NLL(-)": "fb_nll_minus", "IFCA-PFL": "ifca_pfl", "RCC-PFL": "rcc_pfl"}
+
+
+def printed(table: str, data: str, method: str) -> str:
+    cells = published(table)
+    dataset, row = NAMES.get(data, data.lower()), ROWS.get(method, method.lower().replace("-", "_"))
+    return " ".join(str(cells[f"{dataset}/m{m}/{row}"].mean) for m in GROUPS)
+
+
+def table(page: str) -> list[list[str]]:
+    """The table of published numbers, header first; an empty first cell repeats the one above."""
+    part = (DOCS / "sheets" / page).read_text("utf-8").split("## Published numbers", 1)[1]
+    lines = part.split("\n\n")[1].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    for above, row in pairwise(rows):
+        row[0] = row[0] or above[0]
+    return [rows[0], *rows[2:]]
+
+
+def test_the_sheet_of_fb_nll_prints_what_reproduce_compares_with():
+    (_, _, *methods), *rows = table("fb_nll.md")
+    first = {"class-independent": 9, "class-dependent": 10, "uniform": 11}
+
+    assert len(rows) == 6
+    for noise, data, *cells in rows:
+        for method, shown in zip(methods, cells, strict=True):
+            number = first[noise] - (0 if method == "FB-NLL" else 5)
+            assert floats(shown) == floats(printed(f"fb-nll/table{number}", data, method))
+
+
+def test_the_sheet_of_rcc_pfl_prints_what_reproduce_compares_with():
+    _, *rows = table("rcc_pfl.md")
+
+    assert len(rows) == 12
+    for data, method, *cells in rows:
+        for number, shown in zip((2, 3), cells, strict=True):
+            assert floats(shown) == floats(printed(f"rcc-pfl/table{number}", data, method))
+
+
+def floats(text: str) -> list[float]:
+    return [float(word) for word in text.split()]
