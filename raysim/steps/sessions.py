@@ -18,11 +18,8 @@ SMALLEST_WEIGHT = 1e-6
 
 
 def received_model(arguments: Mapping[str, Any]) -> Tree:
-    """Return the model that the client's group sent.
-
-    ``home`` among the arguments is that group, where a reduce has groups of another kind.
-    """
-    tree: Tree = arguments["models"][arguments.get("home", arguments["group"])]
+    """Return the model that the client's group sent."""
+    tree: Tree = arguments["models"][arguments["group"]]
     return tree
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from raysim.config import load_config
 from raysim.experiment import Experiment
+from raysim.methods import fedrn
 from raysim.methods.joint_optimization import JointOptimization
-from raysim.steps import neighbours
 
 FAIR = ("train.rounds=4", "train.epochs=1", "train.kernel=autograd", "server.weights=samples")
 CLEAN = ("data.noise=none",)
@@ -107,7 +107,7 @@ def test_joint_optimisation_that_never_replaces_a_label_is_fedavg(weights, monke
 def test_fedrn_that_trusts_every_label_trains_another_model(weights, monkeypatch):
     # Its rounds are drawn by stage, so it has no twin among FedAvg's runs.
     judging = weights("fedrn", "method.warmup_rounds=1")
-    monkeypatch.setattr(neighbours, "THRESHOLD", -1.0)
+    monkeypatch.setattr(fedrn, "THRESHOLD", -1.0)
 
     assert np.abs(weights("fedrn", "method.warmup_rounds=1") - judging).max() > 1e-3
 

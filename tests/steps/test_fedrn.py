@@ -9,7 +9,8 @@ import pytest
 
 from raysim.core.selection import clean_posterior
 from raysim.methods.baselines import Oracle
-from raysim.methods.fedrn import FedRn
+from raysim.methods.fedrn import FedRn, ensemble, most_reliable, reliability
+from raysim.methods.method import LocalTask
 from raysim.models.sessions import open_session
 from raysim.models.training import TrainSettings, train_client
 from raysim.models.zoo import MODELS
@@ -17,7 +18,6 @@ from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
 from raysim.steps.group_training import local_arguments
-from raysim.steps.neighbours import judged_task, judges
 
 LABELS = [[0, 0, 1, 1, 0, 1], [1, 1, 0, 0], [0, 1, 1]]
 
@@ -36,7 +36,7 @@ def rounds(made, method, count: int) -> tuple[State, list]:
     stages = method.stages(made.config)[1:]
     for stage in stages:
         for number in range(min(stage.rounds, count)):
-            contexts.append(made.round(number))
+            contexts.append(made.round(number, stage=stage.name))
             state = stage.step(contexts[-1], state)
     return state, contexts
 
@@ -65,20 +65,20 @@ def test_a_client_is_judged_by_its_own_last_model_and_the_best_others(bench):
     state = State(groups=state.groups, models=state.models, values={"neighbours": known})
 
     context = made.round(3)
-    found = judges(context, state, [0], count=1, weight=1.0, choice="reliable")
+    found = FedRn(neighbours=1, expertise=1.0).judges(context, state, [0])
 
     # Expertise alone decides: 1 is the next best after 0 itself.
     assert found[0]["judges"] == [state.models["upload/0"], state.models["upload/1"]]
     assert found[0]["scores"] == pytest.approx([1.0, 0.7 / 0.8])
     assert context.entry["bytes"]["down"]["neighbour models"] == state.models["upload/1"].nbytes
-    alike = judges(made.round(3), state, [0], count=1, weight=0.0, choice="reliable")
+    alike = FedRn(neighbours=1, expertise=0.0).judges(made.round(3), state, [0])
     assert alike[0]["judges"][1] == state.models["upload/2"]
 
 
 def test_a_client_without_an_upload_is_judged_by_the_received_model(bench):
     made = made_bench(bench)
 
-    found = judges(made.round(), start(made), [1], count=2, weight=0.6, choice="reliable")
+    found = FedRn().judges(made.round(), start(made), [1])
 
     assert found == {1: {"judges": [], "scores": [1.0]}}
 
@@ -86,10 +86,10 @@ def test_a_client_without_an_upload_is_judged_by_the_received_model(bench):
 def test_random_neighbours_depend_on_round_and_client_only(bench):
     made = made_bench(bench)
     state, _ = rounds(made, FedRn(warmup_rounds=1), 1)
-    how = {"count": 1, "weight": 0.6, "choice": "random"}
+    method = FedRn(neighbours=1, choice="random")
 
-    first = [judges(made.round(r), state, [0, 1], **how) for r in range(12)]
-    alone = [judges(made.round(r), state, [1], **how) for r in range(12)]
+    first = [method.judges(made.round(r), state, [0, 1]) for r in range(12)]
+    alone = [method.judges(made.round(r), state, [1]) for r in range(12)]
 
     assert [f[1]["judges"] for f in first] == [a[1]["judges"] for a in alone]
     assert len({id(f[0]["judges"][1]) for f in first}) == 2  # both others come
@@ -117,9 +117,9 @@ def test_tuning_the_head_leaves_the_body_alone():
 
     tree = initial_tree(model, (4, 4, 1), 2, 0)
     train = TrainSettings(epochs=3, batch_size=2, lr=0.5)
-    with open_session(model, [tree], images, labels, train, rng=rng, classes=2) as own:
-        own.tune_head(0, among=np.arange(4))
-        tuned = own.tree()
+    with open_session(model, [tree], images, labels, train, rng=rng, classes=2) as session:
+        session.tune_head(0, among=np.arange(4))
+        tuned = session.tree()
 
     shapes = layout(model, (4, 4, 1), 2)
     before, after = named_arrays(tree, shapes), named_arrays(tuned, shapes)
@@ -135,9 +135,11 @@ def test_a_session_descends_like_a_client_of_fedavg():
     model = MODELS.get("logistic")()
     train = TrainSettings(epochs=2, batch_size=3, lr=0.5, momentum=0.5, proximal=0.1)
 
-    with open_session(model, [tree], images, labels, train, rng=stream(3, "x"), classes=2) as own:
-        own.descend()
-        found, loss = own.tree(), own.loss
+    with open_session(
+        model, [tree], images, labels, train, rng=stream(3, "x"), classes=2
+    ) as session:
+        session.descend()
+        found, loss = session.tree(), session.loss
 
     expected, report = train_client(
         model, tree, images, labels, train, rng=stream(3, "x"), classes=2
@@ -146,7 +148,61 @@ def test_a_session_descends_like_a_client_of_fedavg():
     assert loss == pytest.approx(report.loss)
 
 
-# ---- one judgement, sample by sample -------------------------------------------------------------
+# ---- the equations ------------------------------------------------------------------------------
+
+
+def test_reliability_worked_by_hand():
+    # Expertise 0.2, 0.6, 1.0 -> 0, 1/2, 1. Cosines with client 0: 1, 0, -1 -> 1, 1/2, 0.
+    probes = np.array([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]])
+
+    found = reliability(np.array([0.2, 0.6, 1.0]), probes, 0, weight=0.6)
+
+    assert found == pytest.approx([0.4, 0.6 * 0.5 + 0.4 * 0.5, 0.6])
+
+
+def test_the_own_score_counts_full_similarity():
+    # All probes alike: the others' similarity is the middle, the own one is 1.
+    found = reliability(np.array([0.5, 0.5]), np.ones((2, 3)), 1, weight=0.4)
+
+    assert found == pytest.approx([0.4 * 0.5 + 0.6 * 0.5, 0.4 * 0.5 + 0.6])
+
+
+def test_reliability_is_the_slow_loop():
+    rng = stream(0, "test.reliability")
+    expertise, probes = rng.uniform(size=6), rng.normal(size=(6, 4))
+
+    found = reliability(expertise, probes, 2, weight=0.3)
+
+    cosine = [
+        sum(a * b for a, b in zip(p, probes[2], strict=True))
+        / (sum(a * a for a in p) ** 0.5 * sum(a * a for a in probes[2]) ** 0.5)
+        for p in probes
+    ]
+    for n in range(6):
+        skill = (expertise[n] - min(expertise)) / (max(expertise) - min(expertise))
+        alike = (cosine[n] - min(cosine)) / (max(cosine) - min(cosine))
+        assert found[n] == pytest.approx(0.3 * skill + 0.7 * alike)
+
+
+def test_a_silent_probe_is_like_nobody():
+    found = reliability(np.array([0.0, 1.0]), np.array([[1.0, 1.0], [0.0, 0.0]]), 0, weight=0.0)
+
+    assert found == pytest.approx([1.0, 0.0])
+
+
+def test_neighbours_are_the_highest_besides_oneself_and_ties_go_to_the_lower():
+    assert most_reliable(np.array([0.9, 0.5, 0.7, 0.7]), 0, 2).tolist() == [2, 3]
+    assert most_reliable(np.array([0.9, 0.5]), 1, 5).tolist() == [0]
+
+
+def test_judges_count_by_their_scores():
+    posteriors = np.array([[1.0, 0.0], [0.0, 1.0]])
+
+    assert ensemble(posteriors, np.array([3.0, 1.0])) == pytest.approx([0.75, 0.25])
+    assert ensemble(posteriors, np.zeros(2)) == pytest.approx([0.5, 0.5])
+
+
+# ---- one judgement against lines 11 to 18 of the paper's Algorithm 1 --------------------------
 
 LR, BATCH = 0.5, 7
 SCORES = [0.5, 0.9, 0.3]
@@ -166,9 +222,9 @@ def judged(bench, judges):
     made = bench([labels], "model={name: mlp, hidden: 3}", *how, classes=2)
     made.world.pixels = rng.normal(size=(40, 1, 2, 2)).astype(np.float32)
     each = {"judges": [as_tree(flat) for flat in judges], "scores": SCORES[: max(len(judges), 1)]}
-    shared = {**local_arguments(made.round(4)), "kernel": "autograd", "probe": "logits"}
-    shared |= {"tune": True, "models": {0: as_tree(RECEIVED)}}
-    found = made.federation.reduce(judged_task, groups={0: 0}, each={0: each}, **shared)
+    shared = {**local_arguments(made.round(4)), "models": {0: as_tree(RECEIVED)}}
+    task = LocalTask(FedRn(probe="logits"))
+    found = made.federation.reduce(task, groups={0: 0}, each={0: each}, **shared)
     return made, found.replies[0], made.federation.get(found.groups[0].mean)
 
 
@@ -258,7 +314,7 @@ def test_clients_count_by_all_their_samples_whatever_the_server_says(bench):
     assert made.config.server.weights == "uniform"
 
     for number, stage in enumerate(FedRn(warmup_rounds=1).stages(made.config)[1:]):
-        state = stage.step(made.round(number), state)
+        state = stage.step(made.round(number, stage=stage.name), state)
         flat = {name: made.federation.get(h)["trainable"] for name, h in state.models.items()}
         mean = (6 * flat["upload/0"] + 4 * flat["upload/1"] + 3 * flat["upload/2"]) / 13
         np.testing.assert_allclose(flat["group/0"], mean, atol=1e-6)  # float32
