@@ -264,8 +264,8 @@ class Federation(Protocol):
         """One row per actor: id, role, pid, node, share, clients."""
         ...
 
-    def close(self, *, keep_actors: bool = False) -> None:
-        """End the actors, or keep them for the next run of this process."""
+    def close(self) -> None:
+        """End the actors."""
         ...
 
 

@@ -114,6 +114,47 @@ def _no_ray_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
     pytest.fail("this test started Ray in the process of the tests; let it ask for ray_session")
 
 
+@pytest.fixture(scope="module")
+def kept_actors(ray_session: None) -> Iterator[None]:
+    """Client actors serve one run of the module after another: starting one costs seconds."""
+    import ray
+
+    from raysim.runtime.ray.client_actors import ClientActors
+
+    idle: list[tuple[Any, str, Any]] = []
+    init, new, stop = ClientActors.__init__, ClientActors._new, ClientActors.end
+
+    def begin(self: ClientActors, *arguments: Any) -> None:
+        init(self, *arguments)
+        while idle:  # of another share or place: they make way
+            ray.kill(idle.pop()[-1])
+
+    def take(self: ClientActors, cohort: int, strategy: Any) -> Any:
+        place = self._runtime.per_actor, getattr(strategy, "node_id", None)
+        at = next((i for i, (*kept, _) in enumerate(idle) if tuple(kept) == place), None)
+        if at is None:
+            return new(self, cohort, strategy)
+        actor, gpus = idle.pop(at)[-1], self._runtime.per_actor.gpus
+        given = self._cohorts[cohort], self._spec
+        again = lambda host, *given, **named: host.__init__(*given, **named)  # noqa: E731
+        actor.__ray_call__.remote(again, *given, gpus=gpus, warm=self._warm)
+        return actor
+
+    def end(self: ClientActors) -> None:
+        if not self.rows:  # they never answered
+            return stop(self)
+        share = self._runtime.per_actor
+        idle.extend((share, r["node_id"], a) for r, a in zip(self.rows, self.actors, strict=True))
+        self.actors = []
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, changed in (("__init__", begin), ("_new", take), ("end", end)):
+            patch.setattr(ClientActors, name, changed)
+        yield
+    for *_, actor in idle:
+        ray.kill(actor)
+
+
 ACTIVE = {
     "cores2_global": ("method.warmup=2", "method.confidence=1.0"),
     "cores2_local": ("method.warmup=2", "method.confidence=1.0"),

@@ -68,17 +68,10 @@ class Experiment:
         *,
         resume: bool = False,
         force: bool = False,
-        keep_actors: bool = False,
         listeners: Sequence[Listener] = (),
     ) -> RunResult:
-        """Run to the end (or go on from the last commit) and return the result.
-
-        ``keep_actors`` leaves the client actors to the next run of this process, if this one ends
-        well; ``raysim.runtime.ray.idle.end_idle_actors`` ends them.
-        """
-        with self.rounds(
-            resume=resume, force=force, keep_actors=keep_actors, listeners=listeners
-        ) as rounds:
+        """Run to the end (or go on from the last commit) and return the result."""
+        with self.rounds(resume=resume, force=force, listeners=listeners) as rounds:
             return rounds.finish()
 
     @contextlib.contextmanager
@@ -87,7 +80,6 @@ class Experiment:
         *,
         resume: bool = False,
         force: bool = False,
-        keep_actors: bool = False,
         listeners: Sequence[Listener] = (),
     ) -> Iterator[Rounds]:
         """Give the rounds one at a time: ``with experiment.rounds() as rounds: ...``.
@@ -104,7 +96,7 @@ class Experiment:
                 return
         check_trackers(self.config.track, self.folder)
         data = self.prepare()
-        with self._federation(data, keep_actors=keep_actors) as federation:
+        with self._federation(data) as federation:
             self._check_reachable(federation)
             self.folder.open(force=force)
             try:
@@ -283,19 +275,17 @@ class Experiment:
     def _check_reachable(self, federation: Federation) -> None:
         """Refuse a run directory that a node of the cluster cannot reach."""
         if not isinstance(federation, LocalFederation):
-            from raysim.runtime.ray.reachable import check_reachable
+            from raysim.runtime.ray.inspection import check_reachable
 
             check_reachable(self.folder.root)
 
     @contextlib.contextmanager
-    def _federation(self, data: DriverData, *, keep_actors: bool) -> Iterator[Federation]:
+    def _federation(self, data: DriverData) -> Iterator[Federation]:
         federation = make_federation(self.config, data)
         try:
             yield federation
-        except BaseException:
-            federation.close()  # whatever went wrong may live on in an actor
-            raise
-        federation.close(keep_actors=keep_actors)
+        finally:
+            federation.close()
 
     @contextlib.contextmanager
     def _log_file(self, federation: Federation) -> Iterator[list[Listener]]:

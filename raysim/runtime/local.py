@@ -139,5 +139,5 @@ class LocalFederation:
         row = {"actor": "driver", "role": "clients", "pid": os.getpid(), "node": "this process"}
         return [{**row, "share": "1 thread", "clients": count}]
 
-    def close(self, *, keep_actors: bool = False) -> None:
+    def close(self) -> None:
         """Nothing to end."""

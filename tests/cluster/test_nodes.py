@@ -145,12 +145,12 @@ def test_models_lost_with_their_node_come_back_from_the_last_commit(in_cluster):
     assert "going on from the last commit" in facts["log"]
 
 
-def test_actors_kept_by_an_earlier_connection_are_not_used_again(in_cluster):
+def test_a_run_over_a_second_connection_has_the_same_bits(in_cluster):
     script = """
     digests = []
     for folder in ("first", "second"):
         setup = config(folder, "train.rounds=1", actors=1)
-        digests.append(Experiment(setup).run(keep_actors=True).summary["digest"])
+        digests.append(Experiment(setup).run().summary["digest"])
         ray.shutdown()
     tell(same=digests[0] == digests[1])
     """

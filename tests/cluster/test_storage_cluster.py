@@ -39,7 +39,7 @@ def test_a_folder_that_one_node_does_not_see_is_refused_by_address(in_cluster):
         STRANGER
         + WAIT
         + """
-from raysim.runtime.ray.reachable import unreachable
+from raysim.runtime.ray.inspection import unreachable
 from raysim.runtime.ray.connection import nodes
 
 wrong = ""

@@ -13,8 +13,7 @@ from ray import cloudpickle
 
 from raysim.errors import ClientFailed, ConfigError, EnvironmentNotFit, RaysimError
 from raysim.protocols import Contribution, Where
-from raysim.runtime.ray.client_actor import RayHandle
-from raysim.runtime.ray.clients import ClientActors
+from raysim.runtime.ray.client_actors import ClientActors, RayHandle
 from raysim.storage.checkpoint import tree_digest
 
 pytestmark = pytest.mark.ray

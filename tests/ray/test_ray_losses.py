@@ -160,7 +160,7 @@ def test_rows_name_the_rebuilt_actor_not_the_dead_one(federate):
     assert {row["pid"] for row in federation.describe() if row["role"] == "clients"} == pids
 
 
-def test_actors_kept_by_an_ended_ray_session_are_not_used_again(tmp_path):
+def test_a_run_after_an_ended_ray_session_has_the_same_bits(tmp_path):
     script = """
 import sys
 import ray
@@ -171,7 +171,7 @@ for folder in ("first", "second"):
     output = f"output={sys.argv[1]}/{folder}"
     runtime = "runtime={kind: ray, actors: 1}"
     config = load_config("quickstart", ["train.rounds=1", output, runtime])
-    print(Experiment(config).run(keep_actors=True).summary["digest"]["records"])
+    print(Experiment(config).run().summary["digest"]["records"])
     ray.shutdown()
 """
     line = [sys.executable, "-c", script, str(tmp_path)]

@@ -130,7 +130,7 @@ def run_on(node: Node, task: Callable[..., Any], *arguments: Any) -> Any:
 
 def probe() -> str:
     """Start (or join) Ray, run one actor, and say what was found."""
-    from raysim.runtime.ray.client_actor import describe_process
+    from raysim.runtime.ray.client_actors import describe_process
 
     connect(RuntimeSettings())
     fact = ray.get(ray.remote(describe_process_task).remote(describe_process), timeout=60)

@@ -18,7 +18,6 @@ from ray.exceptions import (
 
 from raysim.errors import EnvironmentNotFit, ModelsLost, RaysimError, WorkerLost
 from raysim.protocols import Where
-from raysim.runtime.recovery import GiveUp, decide
 
 log = logging.getLogger(__name__)
 LOST = (
@@ -55,14 +54,14 @@ class Losses:
     ) -> None:
         """Count a loss; raise ``WorkerLost`` once there were more than allowed."""
         first_line = str(reason).strip().splitlines()[0] if str(reason).strip() else repr(reason)
-        decision = decide(
-            actor=f"{self._what} {index} on node {node}",
-            reason=first_line,
-            restarts=self._since_commit[index],
-            max_restarts=self._max_restarts,
-        )
-        if isinstance(decision, GiveUp):
-            raise WorkerLost(decision.message) from reason
+        restarts = self._since_commit[index]
+        if restarts >= self._max_restarts:
+            raise WorkerLost(
+                f"{self._what} {index} on node {node} was lost {restarts + 1} times since the "
+                f"last commit (runtime.max_restarts is {self._max_restarts}); last reason: "
+                f"{first_line}. If memory ran out, lower runtime.actors or train.batch_size; the "
+                "run can be continued with --resume"
+            ) from reason
         self._since_commit[index] += 1
         self.restarts += 1
         facts: dict[str, object] = {"event": "lost", "actor": f"{self._what} {index}", "node": node}

@@ -1,7 +1,7 @@
 """``Federation`` on Ray actors.
 
-Clients in cohorts (clients.py), partial sums to parameter servers (servers.py). The driver sends
-one call per actor and keeps models behind handles.
+Clients live in cohorts (``client_actors``), partial sums go to parameter servers (``servers``). The
+driver sends one call per actor and keeps models behind handles.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from raysim.protocols import (
 )
 from raysim.runtime.cohort import Call, merge_shards
 from raysim.runtime.placement import RuntimeSettings, plan
-from raysim.runtime.ray.client_actor import RayHandle, fetch
-from raysim.runtime.ray.clients import ClientActors
+from raysim.runtime.ray.client_actors import ClientActors, RayHandle, fetch
 from raysim.runtime.ray.connection import connect, nodes
 from raysim.runtime.ray.failures import FAILED, LOST, original
 from raysim.runtime.ray.servers import Servers
@@ -178,10 +177,10 @@ class RayFederation:
         """One row per actor."""
         return [*self._hosts.rows, *self._servers.rows]
 
-    def close(self, *, keep_actors: bool = False) -> None:
-        """End the actors, or keep the client actors for the next run; the Ray session stays."""
+    def close(self) -> None:
+        """End the actors; the Ray session stays."""
         if ray.is_initialized():
-            self._hosts.end(keep_actors=keep_actors)
+            self._hosts.end()
             self._servers.end()
 
     # ---- inside ----------------------------------------------------------------------------
@@ -208,9 +207,7 @@ class RayFederation:
         actors = [*self._hosts.actors, *self._servers.actors]
         seconds = self._runtime.start_timeout_s
         try:
-            told = ray.get(
-                [*self._hosts.assigned, *(a.describe.remote() for a in actors)], timeout=seconds
-            )
+            facts = ray.get([a.describe.remote() for a in actors], timeout=seconds)
         except GetTimeoutError as wrong:
             free = ray.available_resources()
             self.close()
@@ -224,6 +221,5 @@ class RayFederation:
         except (*LOST, *FAILED) as wrong:
             self.close()
             raise original(wrong) from wrong
-        facts = told[len(self._hosts.assigned) :]
         self._hosts.describe(facts[: len(self._hosts.actors)])
         self._servers.describe(facts[len(self._hosts.actors) :])

@@ -1,23 +1,29 @@
-"""The client actors: one call per actor, work shared out, lost ones rebuilt, late ones left."""
+"""The client actors: one call per actor, work shared out, lost ones rebuilt, late ones left.
+
+``ClientActor`` runs in a process of its own, on its CPU share or GPU slice; ``ClientActors`` is the
+driver's side.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import math
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
+from raysim.core.aggregation import mean
 from raysim.errors import ClientFailed, WorkerLost
-from raysim.protocols import ClientId, ClientRecord, Where, WorldSpec
-from raysim.runtime.cohort import Call
+from raysim.protocols import ClientId, ClientRecord, Tree, Where, WorldSpec
+from raysim.runtime.cohort import Call, Cohort, resolve_with
 from raysim.runtime.placement import Plan, RuntimeSettings, share_out
-from raysim.runtime.ray.client_actor import ClientActor
 from raysim.runtime.ray.connection import on_node
 from raysim.runtime.ray.failures import (
     FAILED,
@@ -27,11 +33,101 @@ from raysim.runtime.ray.failures import (
     original,
     refuse_lost_objects,
 )
-from raysim.runtime.ray.idle import keep, take
 
 log = logging.getLogger(__name__)
 AGAIN_S = 1.0
 """Pause before a call goes out again to an actor that was out of reach."""
+
+
+# ---- in the actor's process ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RayHandle:
+    """A tree in Ray's object store."""
+
+    ref: Any
+    nbytes: int
+
+
+def fetch(handle: RayHandle) -> Any:
+    """Return the tree behind a handle."""
+    return ray.get(handle.ref)
+
+
+resolve = resolve_with(fetch, RayHandle)
+
+
+class ClientActor:
+    """Hosts one client, or many. Rebuilt from these arguments when it is lost."""
+
+    def __init__(
+        self,
+        records: Sequence[ClientRecord],
+        spec: WorldSpec,
+        *,
+        gpus: float,
+        warm: Sequence[str] = (),
+    ) -> None:
+        if not gpus:
+            # Ray leaves this variable alone for actors without GPUs, and torch would then see
+            # them all.
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        for module in warm:
+            importlib.import_module(module)
+        self._cohort = Cohort(records, spec.open())
+
+    def run(self, call: Call, num_servers: int, *lent: Mapping[ClientId, Tree]) -> Any:
+        """Run a map: (replies, changed). Run a reduce: that, then one partial sum per server.
+
+        Run a keep: (sizes, changed), then one tree per client. ``lent`` is the memory of the call's
+        guests, from the actors that host them.
+        """
+        guests = {k: memory for part in lent for k, memory in part.items()}
+        outcome = self._cohort.run(call, resolve, guests)
+        if call.keeps:
+            trees = {k: mean(outcome.sums[k]) for k in call.on}
+            sizes = {k: sum(a.nbytes for a in tree.values()) for k, tree in trees.items()}
+            return ((sizes, outcome.changed), *trees.values())
+        head = (outcome.replies, outcome.changed)
+        if call.groups is None:
+            return head
+        parts: list[dict[int, Any]] = [{} for _ in range(num_servers)]
+        for group, total in outcome.sums.items():
+            parts[group % num_servers][group] = total
+        return (head, *parts)
+
+    def lend(self, clients: Sequence[ClientId]) -> dict[ClientId, Tree]:
+        """Return the memory of clients that train elsewhere in this round."""
+        return self._cohort.lend(clients)
+
+    def save(self, folder: str, number: int) -> tuple[str, list[ClientId]] | None:
+        """Write changed memory; asked again for the same ``number``, answer the same."""
+        return self._cohort.save(folder, number)
+
+    def load(self, folder: str, shards: Mapping[str, Sequence[ClientId]]) -> None:
+        """Take memory back from a commit."""
+        self._cohort.load(folder, shards)
+
+    def describe(self) -> dict[str, Any]:
+        """Where this actor is and what it is pinned to."""
+        return describe_process()
+
+
+def describe_process() -> dict[str, Any]:
+    """Actor id, process id, node and GPU slice of the calling actor."""
+    context = ray.get_runtime_context()
+    return {
+        "actor": context.get_actor_id(),
+        "pid": os.getpid(),
+        "node": ray.util.get_node_ip_address(),
+        "node_id": context.get_node_id(),
+        "gpu_ids": [str(g) for g in ray.get_gpu_ids()],
+        "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
+
+
+# ---- in the driver ---------------------------------------------------------------------------
 
 
 class ClientActors:
@@ -60,15 +156,7 @@ class ClientActors:
         self.late: list[ClientId] = []
         """Clients that missed a round since somebody last emptied this list."""
         self.rows: list[dict[str, Any]] = []
-        idle = take(runtime.per_actor, [home.id for home in plan.homes])
-        self.assigned = [
-            actor.assign.remote(self._cohorts[c], spec, self._warm) for c, actor in idle.items()
-        ]
-        """Idle actors that take over these clients."""
-        self.actors = [
-            idle[c] if c in idle else self._new(c, on_node(home))
-            for c, home in enumerate(plan.homes)
-        ]
+        self.actors = [self._new(c, on_node(home)) for c, home in enumerate(plan.homes)]
 
     def run(
         self, call: Call, num_servers: int
@@ -143,13 +231,9 @@ class ClientActors:
         """Take what the actors say about themselves."""
         self.rows = [self._row(cohort, fact) for cohort, fact in enumerate(facts)]
 
-    def end(self, *, keep_actors: bool) -> None:
-        """End the actors, or keep them for the next run of this process."""
-        if keep_actors:
-            keep(self._runtime.per_actor, self.actors, [row["node_id"] for row in self.rows])
-        else:
-            for actor in self.actors:
-                ray.kill(actor)
+    def end(self) -> None:
+        for actor in self.actors:
+            ray.kill(actor)
         self.actors = []
 
     # ---- calling ---------------------------------------------------------------------------
