@@ -129,8 +129,14 @@ def train_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, Contribution]:
     """Reply with the model after E local epochs (FB-NLL Algorithm 1, line 26)."""
-    labels = current_labels(client, memory)
-    tree, report = trained_model(client, labels, arguments)
+    tree, report = trained_model(client, current_labels(client, memory), arguments)
+    return memory, contribution_of(tree, report, arguments)
+
+
+def contribution_of(
+    tree: Tree, report: TrainReport, arguments: Mapping[str, Any], **reply: Any
+) -> Contribution:
+    """Return what a client sends after its local training, and ``reply``."""
     sent = contributed(
         arguments["server"],
         arguments["train"],
@@ -138,7 +144,8 @@ def train_task(
         trained=tree,
         steps=report.steps,
     )
-    return memory, Contribution(sent, weight_of(arguments, len(labels)), _reply(report))
+    weight = weight_of(arguments, report.samples)
+    return Contribution(sent, weight, {**_reply(report), **reply})
 
 
 def trained_model(

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.core import noise_detection
-from raysim.core.noise_detection import (
-    confident_labels,
+from raysim.methods import fedcorr
+from raysim.methods.fedcorr import (
     doubtful,
     local_intrinsic_dimension,
     upper_component,
+    with_predictions,
 )
 
 
@@ -52,7 +52,7 @@ def test_lid_does_not_depend_on_how_the_distances_are_cut(monkeypatch):
     points = outputs(3, samples=50)
     whole = local_intrinsic_dimension(points)
 
-    monkeypatch.setattr(noise_detection, "CHUNK", 7)
+    monkeypatch.setattr(fedcorr, "CHUNK", 7)
 
     assert local_intrinsic_dimension(points) == pytest.approx(whole, rel=1e-9)
 
@@ -117,7 +117,7 @@ def test_only_confident_candidates_get_the_predicted_label():
     labels = np.zeros(4, dtype=np.int64)
 
     # 0: no candidate. 1: confident, becomes 1. 2: not above 0.5. 3: keeps 0, which is predicted.
-    new = confident_labels(probabilities, labels, np.array([1, 2, 3]), 0.5)
+    new = with_predictions(probabilities, labels, np.array([1, 2, 3]), 0.5)
 
     assert new.tolist() == [0, 1, 0, 0]
     assert labels.tolist() == [0, 0, 0, 0]
@@ -126,4 +126,4 @@ def test_only_confident_candidates_get_the_predicted_label():
 def test_without_candidates_labels_stay():
     labels = np.array([1, 0])
 
-    assert confident_labels(outputs(0, 2, 2), labels, np.arange(0), 0.0).tolist() == [1, 0]
+    assert with_predictions(outputs(0, 2, 2), labels, np.arange(0), 0.0).tolist() == [1, 0]
