@@ -117,9 +117,19 @@ COMPLETE = {
         "Algorithm 1": {"line": 32},
         "Procedure 1": {"line": 17},
         "Procedure 2": {"line": 23},
+        "Algorithm 2": {"line": 16},
+        "Procedure 3": {"line": 11},
+        "Procedure 4": {"line": 28},
     },
-    "RCC-PFL": {"": {"eq": 5}, "Algorithm 1": {"line": 10}, "Procedure 1": {"line": 15}},
+    "RCC-PFL": {
+        "": {"eq": 5},
+        "Algorithm 1": {"line": 10},
+        "Procedure 1": {"line": 15},
+        "Algorithm 2": {"line": 11},
+        "Procedure 2": {"line": 19},
+    },
     "FedFixer": {"": {"eq": 9, "theorem": 1}, "Algorithm 1": {"line": 30}},
+    "FedRN": {"": {"eq": 9}, "Algorithm 1": {"line": 22}},
 }
 
 

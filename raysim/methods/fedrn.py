@@ -129,7 +129,8 @@ class FedRn(WarmedUp):
     def train(self, session: Session, memory: Tree, where: Where) -> tuple[Tree, Contribution]:
         """Train the received model on the clean samples; reply with it, Acc and probe."""
         selected = self.selected(session) if "judges" in session.sent else None
-        session.descend(0, among=None if selected is None else np.flatnonzero(selected))  # line 15
+        among = None if selected is None else np.flatnonzero(selected)
+        session.descend(0, among=among)  # lines 14-15
         tree = session.tree(0)
         session.scratch["upload"] = where, tree
         return memory, sent_model(  # line 18
@@ -185,7 +186,10 @@ def reliability(
 
 
 def most_reliable(scores: np.ndarray, row: int, count: int) -> np.ndarray:
-    """Return the rows of the ``count`` highest scores besides ``row``; the lower row wins a tie."""
+    """Return R_c(k), the rows of the ``count`` highest scores besides ``row`` (Eq. 3).
+
+    The lower row wins a tie.
+    """
     order = np.argsort(-scores, kind="stable")
     return order[order != row][:count]
 

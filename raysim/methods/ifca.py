@@ -59,7 +59,7 @@ class IfcaPfl(Method):
     refuses: ClassVar = (more_groups_than_clients,)
 
     def grouping_stage(self, config: Any) -> Stage:
-        """Return Procedure 3."""
+        """Return Procedure 3 (Algorithm 2, line 2)."""
         count = config.data.partition.groups
 
         def start(context: Context, state: State) -> State:
@@ -68,7 +68,10 @@ class IfcaPfl(Method):
         return Stage("group", 1, start)
 
     def round(self, context: Context, state: State) -> State:
-        """Train inside groups, then revise them (Algorithm 2, lines 5-15)."""
+        """Train inside groups, then revise them (Algorithm 2, lines 5-15).
+
+        RCC-PFL Algorithm 2, lines 5-10.
+        """
         chosen = chosen_clients(context)
         count_uploads(context, state, chosen)
         state = train_groups(context, state, chosen, counted=False)
@@ -140,7 +143,8 @@ def first_groups(
 ) -> State:
     """Draw M models until each attracts ``smallest`` clients (Procedure 3), at most 200 times.
 
-    Then the clients are dealt out in equal shares by loss, and the record says so.
+    Lines 3-11; RCC-PFL Procedure 2, lines 15-16. After 200 draws the clients are dealt out in equal
+    shares by loss, and the record says so.
     """
     clients = context.federation.clients
     for attempt in range(DRAWS):
@@ -169,7 +173,10 @@ def _random_models(context: Context, num_groups: int, attempt: int) -> dict[str,
 
 
 def reassociated(context: Context, state: State, *, num_groups: int) -> State:
-    """Let everyone join its best model; if a group would be empty, keep its size (Procedure 4)."""
+    """Let everyone join its best model; if a group would be empty, keep its size (Procedure 4).
+
+    Lines 9-28; RCC-PFL Procedure 2, lines 1-18.
+    """
     clients = context.federation.clients
     before = np.array([state.groups[k] for k in clients])
     models = group_models(state, num_groups)
@@ -197,18 +204,18 @@ def group_models(state: State, num_groups: int) -> dict[str, Handle]:
 
 
 def natural_groups(losses: np.ndarray) -> np.ndarray:
-    """Return argmin_m of losses (K, M) for every client, the lowest m in a tie (line 12)."""
+    """Return argmin_m of losses (K, M) for every client, the lowest m in a tie (lines 11-14)."""
     groups: np.ndarray = np.argmin(losses, axis=1)
     return groups
 
 
 def fills_all(groups: np.ndarray, num_groups: int, *, smallest: int = 1) -> bool:
-    """Return whether every one of ``num_groups`` groups has ``smallest`` clients (line 16)."""
+    """Return whether every one of ``num_groups`` groups has ``smallest`` clients (lines 16-18)."""
     return bool(np.bincount(groups, minlength=num_groups).min() >= smallest)
 
 
 def forced_groups(losses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return groups of the given sizes, for m = 1..M the N_m nearest free clients (lines 19-27).
+    """Return groups of the given sizes, for m = 1..M the N_m nearest free clients (lines 19-28).
 
     Nearest is smallest loss, in a tie the lowest client. ``sizes`` (M,) must add up to K, so that
     everyone is assigned once.

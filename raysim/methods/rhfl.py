@@ -175,7 +175,9 @@ class Rhfl(InGroups):
     # ---- step 3: KL alignment on public images -------------------------------------------------
 
     def align(self, context: Context, state: State, weights: Mapping[ClientId, float]) -> None:
-        """Pass once over the public images: publish outputs, mix the others', take a step.
+        """Align predictions (KL) in one pass over the public images (step 3).
+
+        For every batch: publish outputs, mix the others', take a step.
 
         Only clients with a weight and at least one peer in their group take part. Batches are as
         equal as can be, so that no statistics of batch norm come from a single image.
@@ -236,7 +238,7 @@ class Rhfl(InGroups):
     def fit(
         self, client: Client, memory: Tree, arguments: Mapping[str, Any]
     ) -> tuple[Tree, dict[str, float]]:
-        """Train the client's model by symmetric cross-entropy."""
+        """Train the client's model by symmetric cross-entropy: local learning (step 4)."""
         own = {"models": {client.id: model_of(memory)}, "group": client.id, "loss": self.loss}
         tree, report = trained_model(client, current_labels(client, memory), {**arguments, **own})
         reply = {"loss": report.loss, "samples": report.samples}
