@@ -75,19 +75,18 @@ class FedRn(WarmedUp):
         state, replies = self.train_groups(context, state, chosen, each=each)  # lines 7 to 20
         # The same uploads once more, each under its client's own name.
         kept = context.federation.keep(
-            kept_upload,
+            self.kept_upload,
             on=replies,
             each={k: each[k] for k in replies if k in each},
             group=0,
             models={0: received},
-            method=self,
             **local_arguments(context),
         )
         context.sent("up", "expertise", len(replies) * SCALAR_BYTES)
         context.sent("up", "probe", sum(len(r["probe"]) for r in replies.values()) * SCALAR_BYTES)
         known = dict(state.values.get("neighbours", {}))
-        for k, reply in replies.items():
-            known[str(k)] = {"expertise": reply["expertise"], "probe": reply["probe"]}
+        for k in kept:
+            known[str(k)] = {name: replies[k][name] for name in ("expertise", "probe")}
         models = {**state.models, **{client_model(k): handle for k, handle in kept.items()}}
         values = {**state.values, "neighbours": known}
         return evaluated(context, replace(state, models=models, values=values))
@@ -141,6 +140,16 @@ class FedRn(WarmedUp):
             probe=self.probed(session, tree),
         )
 
+    @stateless
+    def kept_upload(
+        self, client: Client, memory: Tree, arguments: Mapping[str, Any]
+    ) -> tuple[Tree, Contribution]:
+        """Reply with the model that was sent for the mean; trained again if it was lost here."""
+        if client.scratch.get("upload", (None,))[0] != arguments["where"]:
+            LocalTask(self)(client, memory, arguments)
+        _, tree = client.scratch.pop("upload")
+        return memory, Contribution(tree, 1.0)
+
     def selected(self, session: Session) -> np.ndarray:
         """Return S_c, the samples that the judges take for clean (Eq. 8), as a mask."""
         mine, *others = session.sent["judges"] or [received_model(session.sent)]
@@ -165,6 +174,11 @@ class FedRn(WarmedUp):
             logits = np.exp(logits - logits.max())
             logits /= logits.sum()
         return [float(value) for value in logits]
+
+
+def client_model(client: ClientId) -> str:
+    """Return the name under which the server keeps a client's last upload."""
+    return f"upload/{client}"
 
 
 # ---- how reliable a neighbour is. N clients, C classes -------------------------------------------
@@ -220,22 +234,3 @@ def outputs(session: Session, tree: Tree) -> np.ndarray:
     """Return the logits of the client's own images, in batches as large as in training."""
     how = {"kernel": session.train.kernel, "normed_rows": session.train.batch_size}
     return client_logits(tree, session.images, {**session.sent, **how})
-
-
-# ---- uploads that the server keeps ---------------------------------------------------------------
-
-
-@stateless
-def kept_upload(
-    client: Client, memory: Tree, arguments: Mapping[str, Any]
-) -> tuple[Tree, Contribution]:
-    """Reply with the model that was sent for the mean; trained again if this process lost it."""
-    if client.scratch.get("upload", (None,))[0] != arguments["where"]:
-        LocalTask(arguments["method"])(client, memory, arguments)
-    _, tree = client.scratch.pop("upload")
-    return memory, Contribution(tree, 1.0)
-
-
-def client_model(client: ClientId) -> str:
-    """Return the name under which the server keeps a client's last upload."""
-    return f"upload/{client}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import ks_2samp
 
 from raysim.config import load_config
 from raysim.errors import ConfigError
-from raysim.methods.mr import Mr
+from raysim.methods.mr import BATCH, KEPT, Mr, closest_cut, cut_distances, train_benchmark
 from raysim.models.evaluation import logits, sample_losses
 from raysim.models.params import initial_tree
 from raysim.models.training import TrainSettings, train_client
@@ -15,11 +16,9 @@ from raysim.models.zoo import MODELS
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps.benchmark import BATCH, KEPT, BenchmarkStep, train_benchmark
 
 C = 2
 MODEL = MODELS.get("logistic")()
-STEP = BenchmarkStep(patience=3, max_epochs=60, bins=100, largest=30.0)
 QUICK = Mr(patience=3, max_epochs=60)
 GREY = np.zeros(1, np.float32)
 
@@ -55,11 +54,17 @@ def memory_task(client, memory, arguments):
 # ---- the benchmark model -----------------------------------------------------------------------
 
 
-def made_benchmark(step=STEP, **changes):
+def made_benchmark(method=QUICK, **changes):
     rng = stream(0, "test.mr.images")
     labels = rng.integers(0, C, 26)
     images = rng.normal(labels[:, None, None, None], 1.0, (26, 1, 2, 2)).astype(np.float32)
-    how = {"model": MODEL, "train": TrainSettings(lr=0.1), "classes": C, "seed": 4, "step": step}
+    how = {
+        "model": MODEL,
+        "train": TrainSettings(lr=0.1),
+        "classes": C,
+        "seed": 4,
+        "method": method,
+    }
     how = {**how, "black": GREY, **changes}
     return images, labels, train_benchmark(images=images, labels=labels, **how)
 
@@ -70,13 +75,13 @@ def test_the_reference_is_of_held_out_images():
     held = stream(4, "benchmark").permutation(26)[20:]  # floor(26 / 1.3) train it
     losses = sample_losses(logits(MODEL, found["model"], images[held], classes=C), labels[held])
     assert found["loss"] == pytest.approx(losses.mean())
-    assert found["reference"].tolist() == STEP.counted(losses).tolist()
+    assert found["reference"].tolist() == QUICK.histogram(losses).tolist()
     assert found["reference"].sum() == 6
 
 
 def test_training_stops_when_the_held_out_loss_no_longer_falls():
-    _, _, patient = made_benchmark(BenchmarkStep(patience=50, max_epochs=400, bins=9, largest=1))
-    _, _, capped = made_benchmark(BenchmarkStep(patience=50, max_epochs=4, bins=9, largest=1))
+    _, _, patient = made_benchmark(Mr(patience=50, max_epochs=400, bins=9, largest_loss=1))
+    _, _, capped = made_benchmark(Mr(patience=50, max_epochs=4, bins=9, largest_loss=1))
 
     assert capped["epochs"] == 4
     assert 50 < patient["epochs"] < 400
@@ -84,7 +89,7 @@ def test_training_stops_when_the_held_out_loss_no_longer_falls():
 
 
 def test_an_epoch_is_one_of_ordinary_training_in_small_batches():
-    one = BenchmarkStep(patience=1, max_epochs=1, bins=9, largest=1)
+    one = Mr(patience=1, max_epochs=1, bins=9, largest_loss=1)
     images, labels, found = made_benchmark(one, train=TrainSettings(lr=0.1, proximal=3.0))
     rng = stream(4, "benchmark")
     mine = rng.permutation(26)[:20]
@@ -97,11 +102,55 @@ def test_an_epoch_is_one_of_ordinary_training_in_small_batches():
 
 def test_two_images_are_enough():
     images = np.zeros((2, 1, 2, 2), np.float32)
-    how = {"model": MODEL, "train": TrainSettings(), "classes": C, "seed": 0, "step": STEP}
+    how = {"model": MODEL, "train": TrainSettings(), "classes": C, "seed": 0, "method": QUICK}
 
     found = train_benchmark(images=images, labels=np.array([0, 1]), black=GREY, **how)
 
     assert found["reference"].sum() == 1
+
+
+# ---- the threshold -----------------------------------------------------------------------------
+
+
+def test_bins_have_equal_width_and_the_last_one_is_open():
+    found = Mr(bins=100).bins_of(np.array([0.0, 0.29, 0.3, 29.9, 30.0, 1e9, -1e-9]))
+
+    assert found.tolist() == [0, 0, 1, 99, 99, 99, 0]
+
+
+def test_the_cut_is_where_what_is_left_looks_like_the_reference():
+    # Clean losses: half in bin 0, half in bin 1. Clients: the same, and wrong labels in bin 3.
+    reference, pooled = np.array([5, 5, 0, 0]), np.array([20, 20, 0, 40])
+
+    # Cut behind bin 0: |1 - 1/2|; behind 1 or 2: 0; behind 3: |1/4 - 1/2| and |1/2 - 1|.
+    assert cut_distances(reference, pooled).tolist() == [0.5, 0.0, 0.0, 0.5]
+    assert closest_cut(reference, pooled) == 1
+
+
+def test_a_cut_below_all_losses_is_never_taken():
+    pooled = np.array([0, 0, 3, 1])
+
+    assert np.isinf(cut_distances(np.array([9, 0, 0, 0]), pooled)[:2]).all()
+    assert closest_cut(np.array([9, 0, 0, 0]), pooled) == 2
+
+
+def test_nothing_to_cut_keeps_everything():
+    assert closest_cut(np.array([1, 2, 3]), np.zeros(3, int)) == 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_distances_are_those_of_the_two_sample_statistic(seed):
+    rng = stream(seed, "test.thresholds")
+    clean, noisy = rng.integers(0, 6, 40), rng.integers(0, 12, 70)
+    reference, pooled = (np.bincount(x, minlength=12) for x in (clean, noisy))
+
+    found = cut_distances(reference, pooled)
+
+    for cut in range(12):
+        left = noisy[noisy <= cut]
+        expected = ks_2samp(clean, left).statistic if len(left) else np.inf
+        assert found[cut] == pytest.approx(expected)
+    assert closest_cut(reference, pooled) == int(np.argmin(found))
 
 
 # ---- selection and training --------------------------------------------------------------------
@@ -145,7 +194,7 @@ def test_crops_of_the_benchmark_model_move_in_what_those_of_clients_do(bench, mo
     monkeypatch.setattr(type(made.world), "black", black)
     ids, labels = made.clean
     how = {"model": made.config.model, "train": made.config.train, "seed": made.config.seed}
-    how |= {"images": made.world.images(ids), "labels": labels, "classes": C, "step": STEP}
+    how |= {"images": made.world.images(ids), "labels": labels, "classes": C, "method": QUICK}
 
     _, (select,) = rounds(made, count=0)
 
