@@ -151,7 +151,7 @@ class FedCorr(InGroups):
     def sweep(self, context: Context, state: State) -> State:
         """Visit every client once, ``sweep_fraction`` of its group at a time; add up their LID.
 
-        With 0 one client after another: the model goes from client to client.
+        Stage 1, step 1. With 0 one client after another: the model goes from client to client.
         """
         levels = state.values.get("noise_level", {})
         replies: dict[ClientId, Any] = {}
@@ -179,7 +179,7 @@ class FedCorr(InGroups):
     def visit(
         self, client: Client, memory: Tree, arguments: Mapping[str, Any]
     ) -> tuple[Tree, Contribution]:
-        """Train, then evaluate the trained model on the client's own samples (steps 2 to 4)."""
+        """Train, then evaluate the trained model on own samples (stage 1, steps 2 to 4)."""
         labels = current_labels(client, memory)
         strength = self.proximal * arguments["noise_level"]  # beta mu_k
         pull = {"regulariser": PullToReceived(strength, squared=self.squared)} if strength else {}
@@ -219,7 +219,10 @@ class FedCorr(InGroups):
     def replace_own_labels(
         self, client: Client, memory: Tree, arguments: Mapping[str, Any]
     ) -> tuple[Tree, int]:
-        """Replace doubtful labels by predictions that the group's model is sure of."""
+        """Replace doubtful labels by predictions that the group's model is sure of.
+
+        Stage 1, step 7, and the end of stage 2.
+        """
         labels = current_labels(client, memory)
         images = client.world.images(client.sample_ids)
         logits = client_logits(arguments["models"][arguments["group"]], images, arguments)
@@ -277,7 +280,7 @@ CHUNK = 1024
 
 
 def local_intrinsic_dimension(probabilities: np.ndarray, neighbours: int = 20) -> float:
-    """Return the mean LID of N samples' softmax outputs (N, C) among themselves (FedCorr, Eq. 2).
+    """Return the mean LID of N samples' softmax outputs (N, C) among themselves (step 4).
 
     -(1/k sum_j log(d_ij / d_ik))^-1 over the k nearest OTHER samples. One neighbour says nothing,
     its ratio is 1: 0 with fewer than three samples.
@@ -304,7 +307,10 @@ def local_intrinsic_dimension(probabilities: np.ndarray, neighbours: int = 20) -
 
 
 def noisy_clients(context: Context, state: State) -> State:
-    """Split each group by its clients' cumulative LID, estimate the noise of the upper part."""
+    """Split each group by its clients' cumulative LID, estimate the noise of the upper part.
+
+    Stage 1, steps 5 and 6.
+    """
     lid = {k: state.values["lid"][str(k)] for k in state.groups}
     noisy: list[ClientId] = []
     for members in members_by_group(state.groups):
@@ -377,7 +383,7 @@ def labels_task(
 
 
 def clean_clients(state: State, threshold: float) -> list[ClientId]:
-    """Return clients of estimated noise up to ``threshold``, in every group at least one.
+    """Return clients of estimated noise up to ``threshold`` (stage 2), in every group at least one.
 
     A group without any gives its ceil(K / 10) cleanest, where the released code divides by zero.
     """
