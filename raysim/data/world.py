@@ -9,7 +9,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from raysim.data.partition import (
 from raysim.errors import ConfigError, DataError
 from raysim.protocols import ClientRecord
 from raysim.seeding import stream
-from raysim.settings import check, choice, settings
+from raysim.settings import In, check, choice, settings
 
 READY_BYTES = 256_000_000
 """Training images that one process keeps converted and in one piece, not gathered every round."""
@@ -38,11 +38,8 @@ READY_BYTES = 256_000_000
 class CleanSetSettings:
     """The small clean set at the server."""
 
-    per_class: int = 20
+    per_class: Annotated[int, In("[0, inf)")] = 20
     """Images per class, taken out of the training split before clients get theirs."""
-
-    def __post_init__(self) -> None:
-        check(self.per_class >= 0, "per_class", "must not be negative", got=self.per_class)
 
 
 @settings
@@ -52,7 +49,7 @@ class DataSettings:
     dataset: Dataset = choice(DATASETS, "digits")
     root: str | None = None
     """Folder of local files; null: the cache folder, then download."""
-    fraction: float = 1.0
+    fraction: Annotated[float, In("(0, 1]", "1.0 takes all images")] = 1.0
     """Share of each class's training images that takes part, server included; the test set stays
     whole."""
     normalize: Literal["channel", "unit"] = "channel"
@@ -65,8 +62,6 @@ class DataSettings:
     server: CleanSetSettings = CleanSetSettings()
 
     def __post_init__(self) -> None:
-        ok, do = 0.0 < self.fraction <= 1.0, "1.0 takes all images"
-        check(ok, "fraction", "must be above 0 and at most 1", got=self.fraction, do=do)
         check(
             self.fraction == 1.0 or not isinstance(self.partition, FilePartition),
             "fraction",

@@ -123,7 +123,7 @@ def test_an_empty_class_folder_is_refused(tmp_path):
 
 @pytest.mark.parametrize("size", [0, 5000])
 def test_an_impossible_size_is_refused(size):
-    with pytest.raises(SettingError, match="size must be between"):
+    with pytest.raises(SettingError, match=r"size must be in \[8, 1024\]"):
         DATASETS.get("image_folder")(size=size)
 
 

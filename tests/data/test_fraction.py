@@ -68,7 +68,9 @@ def test_seeds_draw_other_samples_and_one_seed_the_same():
 
 @pytest.mark.parametrize("fraction", [0.0, -0.5, 1.5, float("nan")])
 def test_a_share_outside_its_range_is_refused(fraction):
-    with pytest.raises(ConfigError, match="fraction must be above 0 and at most 1"):
+    with pytest.raises(
+        ConfigError, match=r"fraction must be in \(0, 1\], got .*; 1.0 takes all images"
+    ):
         DataSettings(fraction=fraction)
 
 

@@ -229,7 +229,7 @@ def test_labels_of_another_number_of_classes_only_come_from_the_first_ten():
         ),
         ("ramp", {"low": -0.1}, "low must be in [0, 1], got -0.1"),
         ("ramp", {"high": 1.5}, "high must be in [0, 1], got 1.5"),
-        ("uniform", {"first_classes": 0}, "first_classes must be at least 1, got 0"),
+        ("uniform", {"first_classes": 0}, "first_classes must be at least 1, or null, got 0"),
         (
             "uniform",
             {"first_classes": 10, "exclude_true": True},

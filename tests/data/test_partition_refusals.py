@@ -31,7 +31,7 @@ def draw(labels=LABELS, *, per_class=0, classes=10, **kwargs):
         ({"impurity_rate": 1.0}, "impurity_rate must be in [0, 1), got 1.0"),
         ({"impurity_rate": -0.1}, "impurity_rate must be in [0, 1), got -0.1"),
         ({"impurity_rate": float("nan")}, "impurity_rate must be in [0, 1), got nan"),
-        ({"alpha": 0.0}, "alpha must be positive, got 0.0"),
+        ({"alpha": 0.0}, "alpha must be above 0, got 0.0"),
         ({"min_client_size": 0}, "min_client_size must be at least 1, got 0"),
         (
             {"groups": 1, "impurity": "foreign"},
@@ -156,12 +156,12 @@ def test_dirichlet_is_redrawn_until_every_client_is_large_enough():
     [
         ("iid", {"clients": 0}, "clients must be at least 1, got 0"),
         ("shards", {"shards_per_client": 0}, "shards_per_client must be at least 1, got 0"),
-        ("dirichlet", {"alpha": 0.0}, "alpha must be above 0 and at most 1e6, got 0.0; use "),
-        ("dirichlet", {"alpha": 1e7}, "alpha must be above 0 and at most 1e6, got 10000000.0; "),
+        ("dirichlet", {"alpha": 0.0}, "alpha must be in (0, 1e6], got 0.0; use "),
+        ("dirichlet", {"alpha": 1e7}, "alpha must be in (0, 1e6], got 10000000.0; "),
         ("dirichlet", {"min_client_size": 0}, "min_client_size must be at least 1, got 0"),
         ("dirichlet_blockwise", {"blocks": 0}, "blocks must be at least 1, got 0"),
-        ("bernoulli_dirichlet", {"class_rate": 0.0}, "class_rate must be above 0 and at most 1, g"),
-        ("bernoulli_dirichlet", {"class_rate": 1.1}, "class_rate must be above 0 and at most 1, g"),
+        ("bernoulli_dirichlet", {"class_rate": 0.0}, "class_rate must be in (0, 1], got"),
+        ("bernoulli_dirichlet", {"class_rate": 1.1}, "class_rate must be in (0, 1], got"),
         ("bernoulli_dirichlet", {"clients": -1}, "clients must be at least 1, got -1"),
     ],
 )

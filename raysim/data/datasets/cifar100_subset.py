@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from raysim.data.datasets.dataset import (
     in_memory,
 )
 from raysim.errors import DataError
-from raysim.settings import check, settings
+from raysim.settings import In, settings
 
 FILE = "cifar100_subset.npz"
 VEHICLES = tuple(sorted((*CIFAR100_SUPERCLASSES[-2], *CIFAR100_SUPERCLASSES[-1])))
@@ -35,11 +36,8 @@ OTHERS = tuple(c for c in range(len(CIFAR100_NAMES)) if c not in VEHICLES)
 class Cifar100Subset(DatasetKind):
     """CIFAR-100, 10,000 training images: all vehicles and as many others, 32x32 colour."""
 
-    test_every: int = 10  # ours: the file has training images only
+    test_every: Annotated[int, In("[2, inf)")] = 10  # ours: the file has training images only
     """Every n-th image is held out as the test set."""
-
-    def __post_init__(self) -> None:
-        check(self.test_every >= 2, "test_every", "must be at least 2", got=self.test_every)
 
     def ensure(self, root: Path | None) -> None:
         """Refuse a folder without the file; it is in no public place to be fetched from."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -36,7 +37,7 @@ from raysim.data.noise import NoisyLabels
 from raysim.data.partition import Split, floor_share
 from raysim.errors import ConfigError, DataError
 from raysim.seeding import stream
-from raysim.settings import check, settings
+from raysim.settings import In, settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +55,10 @@ class Given:
 class ClientFiles(DatasetKind):
     """Your own data, one npz file or folder of photos per client (with partition ``given``)."""
 
-    size: int = 64
+    size: Annotated[int, In("[8, 1024]")] = 64
     """Side of the square images made from photos, pixels; npz images stay as they are."""
-    test_fraction: float = 0.0
+    test_fraction: Annotated[float, In("[0, 1)")] = 0.0
     """Share of every client's images that is held out for the test; 0: there is a test set."""
-
-    def __post_init__(self) -> None:
-        check(8 <= self.size <= 1024, "size", "must be between 8 and 1024 pixels", got=self.size)
-        ok = 0.0 <= self.test_fraction < 1.0
-        check(ok, "test_fraction", "must be in [0, 1)", got=self.test_fraction)
 
     def folder(self, root: Path | None) -> Path:
         """Return the folder of the clients: data.root."""

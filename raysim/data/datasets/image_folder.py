@@ -9,7 +9,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from raysim.data.datasets.dataset import (
     missing_files,
 )
 from raysim.errors import DataError
-from raysim.settings import check, settings
+from raysim.settings import In, settings
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 PHOTOS = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
@@ -56,13 +56,10 @@ class Splits:
 class PhotoSet(DatasetKind):
     """Reading that the photo sets share; a subclass only says which files belong to which class."""
 
-    size: int = 64
+    size: Annotated[int, In("[8, 1024]")] = 64
     """Side of the square images, pixels; ImageNet networks want 224 (147 KiB an image)."""
     layout: ClassVar[str] = _FOLDER_LAYOUT
     normalisation: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = None
-
-    def __post_init__(self) -> None:
-        check(8 <= self.size <= 1024, "size", "must be between 8 and 1024 pixels", got=self.size)
 
     def splits(self, base: Path) -> Splits | None:
         """Return the files and labels below ``base``, or None if it holds no known layout."""
@@ -157,13 +154,9 @@ class Clothing1M(PhotoSet):
 class MiniWebVision(PhotoSet):
     """mini-WebVision: the first 50 classes of WebVision 1.0, tested on its validation photos."""
 
-    classes: int = 50
+    classes: Annotated[int, In("[2, inf)")] = 50
     """How many class folders, in their order (numbers as numbers, other names by letters)."""
     normalisation = IMAGENET  # ours: as for Clothing1M
-
-    def __post_init__(self) -> None:
-        PhotoSet.__post_init__(self)
-        check(self.classes >= 2, "classes", "must be at least 2", got=self.classes)
 
     def splits(self, base: Path) -> Splits | None:
         """Return the photos of the first ``classes`` class folders."""

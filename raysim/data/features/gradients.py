@@ -17,13 +17,13 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_namespace
 
 from raysim.data.features.extractor import FEATURES, ImageShape
-from raysim.settings import check, settings
+from raysim.settings import In, check, settings
 
 Array = Any
 
@@ -43,19 +43,13 @@ RANK_SHIFT = BIN_BITS + CHANNEL_BITS
 class HogFeatures:
     """Histograms of oriented gradients; 4x4 cells and 9 orientations give d = 144."""
 
-    orientations: int = 9
-    cell: int | None = None
+    orientations: Annotated[int, In("[1, inf)")] = 9
+    cell: Annotated[int | None, In("[1, inf)")] = None
     """Side of a cell in pixels; null: a quarter of the shorter side (8 for 32x32, 7 for 28x28)."""
-    block: int = 1
+    block: Annotated[int, In("[1, inf)")] = 1
     """Side of a block in cells."""
-    enlarge: int = 1
+    enlarge: Annotated[int, In("[1, inf)")] = 1
     """Whole factor by which images are enlarged (bilinear) before; 4 suits the 8x8 digits."""
-
-    def __post_init__(self) -> None:
-        for name in ("orientations", "block", "enlarge"):
-            count = getattr(self, name)
-            check(count >= 1, name, "must be at least 1", got=count)
-        check(self.cell is None or self.cell >= 1, "cell", "must be at least 1", got=self.cell)
 
     def dimension(self, image_shape: ImageShape) -> int:
         """Length of a HoG row."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from raysim.data.datasets import data_root
 from raysim.data.features.extractor import FEATURES, ImageShape
 from raysim.data.packages import LITE0_FILE
 from raysim.errors import DataError
-from raysim.settings import check, settings
+from raysim.settings import In, check, settings
 
 if TYPE_CHECKING:
     import torch
@@ -48,16 +48,11 @@ class ImageNetFeatures(ABC):
     """Length of a feature row."""
 
     weights: str | None = None
-    size: int = 224
+    size: Annotated[int, In("[32, inf)")] = 224
     """Side to which images are resized."""
-    batch_size: int = 32
-    threads: int = 1
+    batch_size: Annotated[int, In("[1, inf)")] = 32
+    threads: Annotated[int, In("[1, inf)")] = 1
     """Torch threads; other values change the last bits."""
-
-    def __post_init__(self) -> None:
-        check(self.size >= 32, "size", "must be at least 32 pixels", got=self.size)
-        check(self.batch_size >= 1, "batch_size", "must be at least 1", got=self.batch_size)
-        check(self.threads >= 1, "threads", "must be at least 1", got=self.threads)
 
     @abstractmethod
     def check_available(self) -> None:
@@ -175,11 +170,10 @@ class Lite0Features(ImageNetFeatures):
 
     weights: str | None = None
     """File with a state_dict; null: where `raysim data fetch lite0` puts it."""
-    size: int = 128
+    size: Annotated[int, In("[32, inf)")] = 128
     """Side to which images are resized; a multiple of 32."""
 
     def __post_init__(self) -> None:
-        ImageNetFeatures.__post_init__(self)
         # the package pads for 224 pixels; only sizes that halve five times give the same padding
         check(self.size % 32 == 0, "size", "must be a multiple of 32", got=self.size, do="use 128")
 

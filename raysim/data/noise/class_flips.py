@@ -8,7 +8,7 @@ At one rate for some of the clients (ClipFL, RHFL), or at a rate that grows from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from raysim.data.noise.labels import (
 )
 from raysim.data.partition import Split, floor_share
 from raysim.errors import ConfigError
-from raysim.settings import check, settings
+from raysim.settings import In, check, settings
 
 ClassMap = Literal["previous", "next", "mnist", "cifar10", "cifar100"]
 
@@ -47,15 +47,11 @@ _CLASSES = {"mnist": 10, "cifar10": 10, "cifar100": 100}
 class Symmetric(NoiseKind):
     """T_ii = 1 - mu and T_ij = mu / (C - 1) for a share of the clients (ClipFL, RHFL)."""
 
-    rate: float = 0.5  # mu; ClipFL also has 0.8
+    rate: Annotated[float, In("[0, 1]")] = 0.5  # mu; ClipFL also has 0.8
     """Probability that a label of a noisy client is wrong."""
-    noisy_fraction: float = 1.0  # rho; ClipFL has 0.5, its figure 11 0.3 and 0.8
+    # rho; ClipFL has 0.5, its figure 11 0.3 and 0.8
+    noisy_fraction: Annotated[float, In("[0, 1]")] = 1.0
     """Share of the clients that are noisy: exactly floor(rho K), chosen at random."""
-
-    def __post_init__(self) -> None:
-        for name in ("rate", "noisy_fraction"):
-            got = getattr(self, name)
-            check(0.0 <= got <= 1.0, name, "must be in [0, 1]", got=got)
 
     def check_fits(self, split: Split, classes: int) -> None:
         check_two_classes(classes, self.choice_name)
@@ -83,7 +79,7 @@ class Symmetric(NoiseKind):
 class Asymmetric(Symmetric):
     """Each class is taken for one other, for a share of the clients (pair flips, class maps)."""
 
-    rate: float = 0.4
+    rate: Annotated[float, In("[0, 1]")] = 0.4
     """Probability that a label of a noisy client is wrong, where its class is flipped at all."""
     class_map: ClassMap = "previous"
     """What a class is taken for. previous: y - 1 (FedRN, FedLSR); next: y + 1 (Co-teaching, RHFL),
@@ -92,7 +88,6 @@ class Asymmetric(Symmetric):
     """[true class, given class] pairs of your own, instead of ``class_map``."""
 
     def __post_init__(self) -> None:
-        Symmetric.__post_init__(self)
         sources = [source for source, _ in self.pairs]
         known = len(sources) == len(set(sources))
         check(known, "pairs", "must name each true class once", got=self.pairs)
@@ -113,20 +108,15 @@ class Asymmetric(Symmetric):
 class Ramp(NoiseKind):
     """Noise grows linearly from client to client; symmetric, asymmetric or mixed flips (FedRN)."""
 
-    low: float = 0.0
+    low: Annotated[float, In("[0, 1]")] = 0.0
     """Share of wrong labels of the first client."""
-    high: float = 0.4  # FedRN also has 0.8
+    high: Annotated[float, In("[0, 1]")] = 0.4  # FedRN also has 0.8
     """Share that a client after the last would have: 0.0 to 0.4 over 100 clients ends at 0.396."""
     flips: Literal["symmetric", "asymmetric", "mixed"] = "symmetric"
     """symmetric: to any other class; asymmetric: by ``class_map``; mixed: the first half of the
     clients symmetric, the second asymmetric, each half with a ramp of its own."""
     class_map: ClassMap = "previous"
     """What a class is taken for (see noise asymmetric)."""
-
-    def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            got = getattr(self, name)
-            check(0.0 <= got <= 1.0, name, "must be in [0, 1]", got=got)
 
     def check_fits(self, split: Split, classes: int) -> None:
         check_two_classes(classes, self.choice_name)

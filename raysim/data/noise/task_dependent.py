@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Annotated
 
 import numpy as np
 
 from raysim.data.noise.labels import NOISE, Flips, Holder, NoiseKind
 from raysim.data.partition import Split, floor_share
 from raysim.errors import ConfigError
-from raysim.settings import check, settings
+from raysim.settings import In, settings
 
 
 @settings
 class TaskFlips(NoiseKind):
     """A share of each client's samples gets one label of another task."""
 
-    rate: float = 0.25
+    rate: Annotated[float, In("[0, 1)")] = 0.25
     """Share of a client's samples that are flipped (alpha; FB-NLL section V)."""
-
-    def __post_init__(self) -> None:
-        check(0.0 <= self.rate < 1.0, "rate", "must be in [0, 1)", got=self.rate)
 
     def check_fits(self, split: Split, classes: int) -> None:
         if len(split.tasks) < 2:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
 from raysim.data.noise.labels import NOISE, Flips, Holder, NoiseKind, other_classes
 from raysim.data.partition import floor_share
-from raysim.settings import check, settings
+from raysim.settings import In, check, settings
 
 
 @NOISE.register("uniform")
@@ -19,23 +20,20 @@ class Uniform(NoiseKind):
     FB-NLL section II-B. FedCorr's and FedFixer's noise (rho, tau) is the same with beta = tau.
     """
 
-    rho: float = 0.4
+    rho: Annotated[float, In("[0, 1]")] = 0.4
     """Probability that a client is noisy (FB-NLL section V)."""
-    beta: float = 0.2
+    beta: Annotated[float, In("[0, 1)")] = 0.2
     """Lowest noise level of a noisy client (FB-NLL section V; tau in FedCorr)."""
     exact_count: bool = False
     """Select floor(alpha_k n) samples, not each with probability alpha_k (FB-NLL says both)."""
     exclude_true: bool = False
     """Draw the new label from the other classes only; otherwise 1 / C of the draws are right."""
-    first_classes: int | None = None
+    first_classes: Annotated[int | None, In("[1, inf)")] = None
     """Draw new labels from the first n classes only; null: from all. FedCorr's released code draws
     from 10 classes on CIFAR-100 too, which its table shows."""
 
     def __post_init__(self) -> None:
-        check(0.0 <= self.rho <= 1.0, "rho", "must be in [0, 1]", got=self.rho)
-        check(0.0 <= self.beta < 1.0, "beta", "must be in [0, 1)", got=self.beta)
         first = self.first_classes
-        check(first is None or first >= 1, "first_classes", "must be at least 1", got=first)
         check(
             first is None or not self.exclude_true,
             "first_classes",

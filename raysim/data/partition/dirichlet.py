@@ -10,6 +10,7 @@ with classes that no client has, that is ours: the released code has neither gua
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -22,19 +23,15 @@ from raysim.data.partition.split import (
     draw_until,
 )
 from raysim.errors import ConfigError
-from raysim.settings import check, settings
+from raysim.settings import In, settings
 
 
 @settings
 class DirichletCuts(PartitionKind):
     """Every part of the samples is shuffled and cut by a draw of its own."""
 
-    alpha: float = 0.5
-    min_client_size: int = 10  # FedRN; ClipFL's library has 15
-
-    def __post_init__(self) -> None:
-        PartitionKind.__post_init__(self)
-        check_alpha(self.alpha, self.min_client_size)
+    alpha: Annotated[float, In("(0, 1e6]", "use partition iid for even shares")] = 0.5
+    min_client_size: Annotated[int, In("[1, inf)")] = 10  # FedRN; ClipFL's library has 15
 
     @property
     def fewest(self) -> int:
@@ -81,11 +78,7 @@ class DirichletBlockwise(DirichletCuts):
     which is what its Dirichlet tables show.
     """
 
-    blocks: int = 10
-
-    def __post_init__(self) -> None:
-        DirichletCuts.__post_init__(self)
-        check(self.blocks >= 1, "blocks", "must be at least 1", got=self.blocks)
+    blocks: Annotated[int, In("[1, inf)")] = 10
 
     def divide(
         self, ids: np.ndarray, labels: np.ndarray, *, tasks: Tasks, rng: np.random.Generator
@@ -98,17 +91,12 @@ class DirichletBlockwise(DirichletCuts):
 class BernoulliDirichlet(PartitionKind):
     """Each class with probability p, its samples by Dirichlet shares (FedCorr, FedFixer)."""
 
-    class_rate: float = 0.7  # p; FedFixer's Table 4 also has 0.3, 0.5 and 0.9
+    # p; FedFixer's Table 4 also has 0.3, 0.5 and 0.9
+    class_rate: Annotated[float, In("(0, 1]")] = 0.7
     """Probability that a client has a class."""
-    alpha: float = 10.0  # alpha_Dir
-    min_client_size: int = 1
+    alpha: Annotated[float, In("(0, 1e6]", "use partition iid for even shares")] = 10.0  # alpha_Dir
+    min_client_size: Annotated[int, In("[1, inf)")] = 1
     """Fewest samples of a client; everything is drawn again until it holds."""
-
-    def __post_init__(self) -> None:
-        PartitionKind.__post_init__(self)
-        rate = self.class_rate
-        check(0.0 < rate <= 1.0, "class_rate", "must be above 0 and at most 1", got=rate)
-        check_alpha(self.alpha, self.min_client_size)
 
     @property
     def fewest(self) -> int:
@@ -180,14 +168,6 @@ def draw_cuts(
         row[-1] = length
         held += np.diff(row, prepend=0)
     return cuts
-
-
-def check_alpha(alpha: float, min_client_size: int) -> None:
-    """Refuse what no Dirichlet draw could be made with."""
-    do = "use partition iid for even shares"
-    check(0.0 < alpha <= 1e6, "alpha", "must be above 0 and at most 1e6", got=alpha, do=do)
-    size = min_client_size
-    check(size >= 1, "min_client_size", "must be at least 1", got=size)
 
 
 def _no_draw_fits(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
 from raysim.data.datasets.classes import Tasks
 from raysim.data.partition.split import PARTITIONS, PartitionKind
-from raysim.settings import check, settings
+from raysim.settings import In, settings
 
 
 @PARTITIONS.register("iid")
@@ -32,12 +34,8 @@ class Iid(PartitionKind):
 class Shards(PartitionKind):
     """S shards of label-sorted samples for every client (FedRN, FedAvg's non-IID)."""
 
-    shards_per_client: int = 2  # S: 2 and 5 on CIFAR-10, 20 on CIFAR-100, 10 on mini-WebVision
-
-    def __post_init__(self) -> None:
-        PartitionKind.__post_init__(self)
-        got = self.shards_per_client
-        check(got >= 1, "shards_per_client", "must be at least 1", got=got)
+    # S: 2 and 5 on CIFAR-10, 20 on CIFAR-100, 10 on mini-WebVision
+    shards_per_client: Annotated[int, In("[1, inf)")] = 2
 
     @property
     def fewest(self) -> int:

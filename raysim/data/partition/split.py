@@ -12,13 +12,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import numpy as np
 
 from raysim.data.datasets.classes import Tasks
 from raysim.errors import ConfigError, DataError
-from raysim.settings import Registry, check, settings
+from raysim.settings import In, Registry, settings
 
 T = TypeVar("T")
 TaskTable = Callable[[int], Tasks | None]
@@ -89,10 +89,8 @@ class PartitionKind(ABC):
     global task: every client is tested on all classes.
     """
 
-    clients: int = 12  # ours; FedCorr, FedFixer, FedRN and ClipFL have 100
-
-    def __post_init__(self) -> None:
-        check(self.clients >= 1, "clients", "must be at least 1", got=self.clients)
+    # ours; FedCorr, FedFixer, FedRN and ClipFL have 100
+    clients: Annotated[int, In("[1, inf)")] = 12
 
     @property
     def groups(self) -> int:

@@ -8,7 +8,7 @@ FB-NLL is ``{split: iid, impurity_rate: 0.08, impurity: pool}``; RCC-PFL, withou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from raysim.data.partition.split import (
     floor_share,
 )
 from raysim.errors import ConfigError
-from raysim.settings import check, settings
+from raysim.settings import In, check, settings
 
 
 @PARTITIONS.register("tasks")
@@ -32,23 +32,23 @@ from raysim.settings import check, settings
 class TaskPartition(PartitionKind):
     """Clients of a task share the task's samples; a minority of samples comes from other tasks."""
 
-    groups: int = 3
+    groups: Annotated[int, In("[1, inf)")] = 3
     """Number of tasks (M in the papers)."""
     split: Literal["iid", "dirichlet", "dirichlet_per_class"] = "iid"
     """How a task's samples are cut: evenly (FB-NLL), by one Dirichlet draw (RCC-PFL: sizes differ,
     class shares do not), or by one draw per class (the other reading of RCC-PFL)."""
-    impurity_rate: float = 0.05
+    impurity_rate: Annotated[float, In("[0, 1)")] = 0.05
     """FB-NLL: 0.08 of each task's samples; RCC-PFL: 0.05 of each client's own size."""
     impurity: Literal["pool", "foreign"] = "pool"
     """``pool`` (FB-NLL): that share of every task is mixed and spread evenly over all clients, own
     task included. ``foreign`` (RCC-PFL): it comes from the other tasks only."""
-    alpha: float = 2.0  # RCC-PFL, "Datasets and Models"; used by the Dirichlet splits only
-    min_client_size: int = 1
+    # RCC-PFL, "Datasets and Models"; used by the Dirichlet splits only
+    alpha: Annotated[float, In("(0, inf)")] = 2.0
+    min_client_size: Annotated[int, In("[1, inf)")] = 1
     """Fewest samples of its task a client may have, before impurity; Dirichlet draws are repeated
     until it holds. RCC-PFL needs 100: eigenvectors of smaller clients are unreliable."""
 
     def __post_init__(self) -> None:
-        check(self.groups >= 1, "groups", "must be at least 1", got=self.groups)
         check(
             self.clients >= self.groups,
             "clients",
@@ -56,18 +56,13 @@ class TaskPartition(PartitionKind):
             got=self.clients,
             do="raise clients or lower groups",
         )
-        rate = self.impurity_rate
-        check(0.0 <= rate < 1.0, "impurity_rate", "must be in [0, 1)", got=rate)
         check(
-            rate == 0.0 or self.impurity == "pool" or self.groups > 1,
+            self.impurity_rate == 0.0 or self.impurity == "pool" or self.groups > 1,
             "impurity",
             "cannot be foreign with a single group: there is no other task to take samples from",
             got=self.impurity,
             do="set impurity_rate to 0 or raise groups",
         )
-        check(self.alpha > 0.0, "alpha", "must be positive", got=self.alpha)
-        size = self.min_client_size
-        check(size >= 1, "min_client_size", "must be at least 1", got=size)
 
     @property
     def fewest(self) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from raysim.models.zoo.model import MODELS, ZooModel, check_widths
-from raysim.settings import check, settings
+from raysim.settings import In, settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -116,14 +116,11 @@ class FourConv(ZooModel):
 
     smallest: ClassVar[int] = 16  # four poolings leave 1x1 maps
 
-    width: int = 64
+    width: Annotated[int, In("[1, inf)", "try 64")] = 64
     """Maps of every convolution."""
     track_running_stats: bool = True
     """FedRN's code uses false: batch norm then takes the statistics of the batch when testing too,
     and predictions depend on which images share a batch."""
-
-    def __post_init__(self) -> None:
-        check(self.width >= 1, "width", "must be at least 1", got=self.width, do="try 64")
 
     def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
         from torch import nn

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from raysim.models.zoo.model import MODELS, Model, ZooModel
-from raysim.settings import check, settings
+from raysim.settings import In, settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,10 +31,7 @@ class Logistic(ZooModel):
 class Mlp(ZooModel):
     """Perceptron with one hidden layer (RCC-PFL, Fashion-MNIST)."""
 
-    hidden: int = 200  # ours: the paper gives no width
-
-    def __post_init__(self) -> None:
-        check(self.hidden >= 1, "hidden", "must be at least 1", got=self.hidden, do="try 200")
+    hidden: Annotated[int, In("[1, inf)", "try 200")] = 200  # ours: the paper gives no width
 
     def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
         from torch import nn

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from raysim.errors import ConfigError
 from raysim.models.zoo.model import MODELS, ZooModel
-from raysim.settings import check, settings
+from raysim.settings import In, check, settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,19 +23,16 @@ class VitTiny(ZooModel):
     With 32x32 images use patch 4: a substitute for ClipFL's network, not the same.
     """
 
-    patch: int = 16
+    patch: Annotated[int, In("[1, inf)", "leave it out for ViT-Tiny/16")] = 16
     """Side of a patch in pixels; it must divide the image's sides."""
-    width: int = 192
-    depth: int = 12
-    heads: int = 3
+    width: Annotated[int, In("[1, inf)", "leave it out for ViT-Tiny/16")] = 192
+    depth: Annotated[int, In("[1, inf)", "leave it out for ViT-Tiny/16")] = 12
+    heads: Annotated[int, In("[1, inf)", "leave it out for ViT-Tiny/16")] = 3
     weights: str | None = None
     """File with a state_dict (.pt, .pth, .safetensors) to start from, such as timm's
     vit_tiny_patch16_224 for 224x224 images; null: random weights."""
 
     def __post_init__(self) -> None:
-        for name in ("patch", "width", "depth", "heads"):
-            got = getattr(self, name)
-            check(got >= 1, name, "must be at least 1", got=got, do="leave it out for ViT-Tiny/16")
         ok = self.width % self.heads == 0
         do = f"use a multiple of heads, {self.heads}"
         check(ok, "width", "must be divisible by the number of heads", got=self.width, do=do)
