@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from raysim.core.centroids import class_means, cosine, merged, moved, nearest_class
+from raysim.methods.rfl import class_means, cosine, merged, moved, nearest_class
 from raysim.seeding import stream
 
 

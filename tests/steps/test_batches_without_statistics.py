@@ -7,13 +7,13 @@ import pytest
 
 from raysim.methods.dividemix import plain_losses
 from raysim.methods.fedrn import accuracy
+from raysim.methods.rfl import features_and_pseudo_labels
 from raysim.models.evaluation import logits, sample_losses
 from raysim.models.params import initial_tree
 from raysim.models.sessions import open_session
 from raysim.models.training import TrainSettings
 from raysim.models.zoo import FourConv
 from raysim.seeding import stream
-from raysim.steps.centroids import looked_at
 
 MODEL, CLASSES, BATCH = FourConv(track_running_stats=False), 4, 3
 TREE = initial_tree(MODEL, (16, 16, 1), CLASSES, seed=0)
@@ -45,7 +45,8 @@ def test_losses_that_dividemix_judges_by(session):
 
 
 def test_classes_that_robust_fl_predicts(session):
-    np.testing.assert_array_equal(looked_at(session)[1], outputs(session, BATCH).argmax(axis=1))
+    _, pseudo = features_and_pseudo_labels(session)
+    np.testing.assert_array_equal(pseudo, outputs(session, BATCH).argmax(axis=1))
 
 
 def test_accuracy_that_fedrns_clients_report(session):

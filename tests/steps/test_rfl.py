@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from raysim.errors import ConfigError
-from raysim.methods.rfl import RobustFl
+from raysim.methods.rfl import (
+    CENTROIDS,
+    RobustFl,
+    features_and_pseudo_labels,
+    merged_centroids,
+)
 from raysim.models.params import initial_tree
 from raysim.models.sessions import open_session
 from raysim.models.training import TrainSettings
@@ -15,17 +20,10 @@ from raysim.models.zoo import MODELS
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
-from raysim.steps.centroids import (
-    CENTROIDS,
-    CentroidStep,
-    looked_at,
-    robust_loss,
-    train_by_centroids,
-)
 
 CLASSES, LR = 3, 0.1
 MODEL = MODELS.get("mlp")()
-PLAIN = CentroidStep(rate=0.0, pull=0.0, certainty=0.0, corrects=False)
+AT_ONCE = {"ramp_rounds": 0, "pseudo_rounds": 0}
 
 
 def config(**changes):
@@ -44,16 +42,14 @@ def config(**changes):
 )
 def test_what_is_left_out_and_the_pull_grow(round_id, rate, pull, corrects):
     # A tenth of 40 rounds: T_pl = 4; eps reaches 0.2 in round 10.
-    step = RobustFl(pull=2.0).step(round_id, config())
+    found = RobustFl(pull=2.0).schedule(round_id, 40)
 
-    assert (step.rate, step.pull, step.corrects) == (pytest.approx(rate), pull, corrects)
-    assert (step.certainty, step.attached) == (0.8, True)
+    assert found == (pytest.approx(rate), pull, corrects)
+    assert (RobustFl().entropy, RobustFl().parity) == (0.8, "paper")
 
 
 def test_without_ramps_everything_is_there_at_once():
-    step = RobustFl(ramp_rounds=0, pseudo_rounds=0, parity="code").step(0, config())
-
-    assert step == CentroidStep(rate=0.2, pull=1.0, certainty=0.8, corrects=True, attached=False)
+    assert RobustFl(**AT_ONCE).schedule(0, 40) == (0.2, 1.0, True)
 
 
 # ---- the loss by hand ------------------------------------------------------------------------
@@ -63,11 +59,10 @@ CENTERS = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 LOGITS = torch.log(torch.tensor([[0.75, 0.25], [0.5, 0.5]]))
 
 
-def loss_of(labels, **changes):
-    how = CentroidStep(**{"rate": 0.0, "pull": 0.0, "certainty": 0.0, "corrects": False, **changes})
+def loss_of(labels, *, pull=0.0, corrects=False, entropy=0.0, parity="paper"):
     labels, pseudo = torch.tensor(labels), torch.tensor([0, 0])
-    found = robust_loss(FEATURES, LOGITS, labels, step=how, centroids=CENTERS, pseudo=pseudo)
-    return found.item()
+    how = {"centroids": CENTERS, "pseudo": pseudo, "pull": pull, "corrects": corrects}
+    return RobustFl(entropy=entropy, parity=parity).loss(FEATURES, LOGITS, labels, **how).item()
 
 
 def test_a_label_that_its_centroid_contradicts_is_replaced_once_correction_is_on():
@@ -80,7 +75,7 @@ def test_the_pull_counts_samples_whose_centroid_agrees():
     plain = loss_of([0, 0])
     # Sample 0: (3 - 1)^2 = 4 over 2 samples and 2 features; sample 1 contradicts its label.
     assert loss_of([0, 0], pull=0.5) == pytest.approx(plain + 0.5 * 4 / 4)
-    assert loss_of([0, 0], pull=0.5, attached=False) == pytest.approx(plain + 0.5 * 4)
+    assert loss_of([0, 0], pull=0.5, parity="code") == pytest.approx(plain + 0.5 * 4)
     both = loss_of([0, 1], pull=1.0) - loss_of([0, 1])
     assert both == pytest.approx((4 + 1) / 4)
 
@@ -88,31 +83,34 @@ def test_the_pull_counts_samples_whose_centroid_agrees():
 def test_the_entropy_is_that_of_the_predictions():
     entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25)) / 2 + np.log(2) / 2
 
-    assert loss_of([0, 1], certainty=0.8) - loss_of([0, 1]) == pytest.approx(0.8 * entropy)
+    assert loss_of([0, 1], entropy=0.8) - loss_of([0, 1]) == pytest.approx(0.8 * entropy)
 
 
 # ---- one batch -------------------------------------------------------------------------------
 
 
-def trained(step, *, samples=8, batch=8, epochs=1):
+def trained(method, round_id=0, *, batch=8):
+    samples = 8
     rng = stream(0, "test.rfl")
     images = rng.normal(size=(samples, 1, 2, 2)).astype(np.float32)
     labels = rng.integers(0, CLASSES, samples)
     tree = initial_tree(MODEL, (2, 2, 1), CLASSES, 0)
-    train = TrainSettings(epochs=epochs, batch_size=batch, lr=LR, order="stored")
+    train = TrainSettings(epochs=1, batch_size=batch, lr=LR, order="stored")
     with open_session(
         MODEL, [tree], images, labels, train, rng=stream(1, "test"), classes=CLASSES
-    ) as own:
-        before, pseudo = looked_at(own)
+    ) as session:
+        before, pseudo = features_and_pseudo_labels(session)
         pseudo = (pseudo + 1) % CLASSES  # another class than most labels of small loss
         start = np.abs(rng.normal(size=(CLASSES, before.shape[1]))).astype(np.float32)
-        found, kept = train_by_centroids(own, step, centroids=start, pseudo=pseudo)
-        return tree, images, labels, before, pseudo, start, found, kept, own.tree(), own.loss
+        how = {"centroids": start, "pseudo": pseudo}
+        found, kept = method.train_by_centroids(session, round_id, **how)
+        after, loss = session.tree(), session.loss
+        return tree, images, labels, before, pseudo, start, found, kept, after, loss
 
 
 def test_a_batch_follows_the_sheet():
-    step = CentroidStep(rate=0.3, pull=0.7, certainty=0.4, corrects=True)
-    tree, images, labels, seen, pseudo, start, found, kept, after, loss = trained(step)
+    method = RobustFl(forget_rate=0.3, pull=0.7, entropy=0.4, **AT_ONCE)
+    tree, images, labels, seen, pseudo, start, found, kept, after, loss = trained(method)
     module = MODEL.build((2, 2, 1), CLASSES)
     torch.nn.utils.vector_to_parameters(torch.tensor(tree["trainable"]), module.parameters())
 
@@ -149,8 +147,8 @@ def test_a_batch_follows_the_sheet():
 
 
 def test_a_batch_of_which_nothing_is_left_makes_no_step():
-    step = CentroidStep(rate=0.5, pull=1.0, certainty=0.8, corrects=True)
-    tree, *_, start, found, kept, after, loss = trained(step, batch=1)
+    method = RobustFl(forget_rate=0.5, **AT_ONCE)
+    tree, *_, start, found, kept, after, loss = trained(method, batch=1)
 
     np.testing.assert_array_equal(after["trainable"], tree["trainable"])
     np.testing.assert_array_equal(found, start)
@@ -159,11 +157,13 @@ def test_a_batch_of_which_nothing_is_left_makes_no_step():
 
 
 def test_a_detached_pull_moves_nothing():
-    without = trained(PLAIN)
-    detached = CentroidStep(rate=0.0, pull=5.0, certainty=0.0, corrects=False, attached=False)
+    how = {"forget_rate": 0.0, "entropy": 0.0, "pseudo_rounds": 2}
+    without = trained(RobustFl(pull=0.0, **how), 1)
 
-    found = trained(detached)
+    found = trained(RobustFl(pull=10.0, parity="code", **how), 1)  # half of it in round 1
+    attached = trained(RobustFl(pull=10.0, **how), 1)
 
+    assert not np.array_equal(attached[8]["trainable"], without[8]["trainable"])
     np.testing.assert_array_equal(found[8]["trainable"], without[8]["trainable"])
 
 
@@ -219,7 +219,6 @@ def test_later_centroids_count_by_their_cosine(bench):
     made = made_bench(bench)
     state, _ = run_rounds(made, RobustFl(), 1)
     received = {"centroids": np.float32([[2, 0], [0, 3], [1, 1]])}
-    from raysim.steps.centroids import merged_centroids
 
     # Class 0: clients say (1, 0) with cosine 1 and (1, 1) with 0.6; sent as products.
     mean = {
