@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from raysim.config import load_config
+from raysim.core.server_updates import effective_steps
 from raysim.errors import ConfigError
-from raysim.methods.clipfl import ClipFl
+from raysim.methods.clipfl import ClipFl, best_clients
 from raysim.models.losses import SmoothedCrossEntropy
+from raysim.models.params import initial_tree
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
 from raysim.steps.group_training import train_alone, train_round
-from raysim.steps.pruning import best_clients, prune, score_round
 from raysim.steps.server import group_model
 
 C, SIZES = 3, (10, 20, 30, 40)
@@ -47,6 +48,23 @@ def trained_alone(made):
     return [weights(made, state, k).astype(np.float64) for k in range(count)]
 
 
+def initial(made):
+    tree = initial_tree(made.config.model, (2, 2, 1), C, made.config.seed)
+    return tree["trainable"].astype(float)
+
+
+def scored(made, state=None):
+    """Return the state after a round of Phase I, and the clients that were always merged."""
+    state = ClipFl(kept=2).pre_pruning(made.round(), state or State(groups=IN_ONE))
+    counts = state.values["candidacy"]
+    return state, [k for k in range(4) if counts[str(k)]["score"] == 0]
+
+
+def shares(best):
+    """How much every merged client counts: by its samples."""
+    return {k: SIZES[k] / sum(SIZES[i] for i in best) for k in best}
+
+
 def scores(*pairs):
     return {k: {"accuracy": a, "validation_loss": loss} for k, (a, loss) in enumerate(pairs)}
 
@@ -54,7 +72,7 @@ def scores(*pairs):
 def pruned(made, candidacy, *, rate=0.5, groups=None, per_participation=False):
     state = State(groups=groups or IN_ONE, values={"candidacy": candidacy})
     context = made.round()
-    state = prune(context, state, rate=rate, per_participation=per_participation)
+    state = ClipFl(prune_rate=rate, per_participation=per_participation).prune(context, state)
     found = context.entry["noisy_clients"]["found"]
     assert sorted([*found, *state.values["survivors"]]) == sorted(state.groups)
     return found
@@ -75,7 +93,7 @@ def test_the_candidacy_of_clients_is_scored_as_their_noisiness(bench, monkeypatc
     candidacy = {"0": counted(0, 2, 1.0), "1": counted(3, 4, 1.0), "3": counted(2, 2, 1.0)}
     state = State(groups=IN_ONE, values={"candidacy": candidacy})
 
-    prune(context, state, rate=0.5, per_participation=True)
+    ClipFl(per_participation=True).prune(context, state)
 
     assert given == [([1, 3], {0: 0.0, 1: 0.75, 2: 0.0, 3: 1.0}, None)]  # 2 never took part
 
@@ -106,9 +124,8 @@ def test_a_round_merges_the_best_by_their_samples_and_counts_the_others(bench):
     made = clients(bench)
     own = trained_alone(made)
     context = made.round()
-    server = replace(made.config.server, weights="samples")
 
-    state = score_round(context, State(groups=IN_ONE), range(4), kept=2, server=server)
+    state = ClipFl(kept=2).pre_pruning(context, State(groups=IN_ONE))
 
     accuracy = context.entry["validation"]
     images = made.world.pixels[made.clean[0]].reshape(-1, 4)
@@ -117,8 +134,7 @@ def test_a_round_merges_the_best_by_their_samples_and_counts_the_others(bench):
         assert accuracy[str(k)] == (found == made.clean[1]).mean()
     best = sorted(range(4), key=lambda k: -accuracy[str(k)])[:2]
     assert 3 not in best  # the noisy client
-    share = np.array([SIZES[k] for k in best]) / sum(SIZES[k] for k in best)
-    expected = sum(s * own[k] for s, k in zip(share, best, strict=True))
+    expected = sum(p * own[k] for k, p in shares(best).items())
     np.testing.assert_allclose(weights(made, state), expected, atol=1e-6)
     candidacy = state.values["candidacy"]
     assert {k for k in range(4) if candidacy[str(k)]["score"] == 0} == set(best)
@@ -143,8 +159,10 @@ def test_merging_everyone_is_fedavg_and_merging_half_is_not(bench):
     made = clients(bench)
     fedavg = weights(made, train_round(made.round(), State(groups=IN_ONE)))
 
-    everyone = score_round(made.round(), State(groups=IN_ONE), range(4), kept=4)
-    half = score_round(made.round(), State(groups=IN_ONE), range(4), kept=None)
+    everyone, half = (
+        ClipFl(kept=kept, weights="uniform").pre_pruning(made.round(), State(groups=IN_ONE))
+        for kept in (4, None)
+    )
 
     np.testing.assert_allclose(weights(made, everyone), fedavg, atol=1e-6)
     assert not np.allclose(weights(made, half), fedavg, atol=1e-3)
@@ -163,10 +181,65 @@ def test_a_process_that_lost_the_trained_models_trains_them_again_to_the_same_bi
     monkeypatch.setattr(forgetful.federation, "reduce", forget_first)
 
     one, two = (
-        score_round(m.round(), State(groups=IN_ONE), range(4), kept=2) for m in (made, forgetful)
+        ClipFl(kept=2).pre_pruning(m.round(), State(groups=IN_ONE)) for m in (made, forgetful)
     )
 
     assert weights(made, one).tobytes() == weights(forgetful, two).tobytes()
+
+
+# ---- Phase I merges the kept clients by every server optimiser -------------------------------
+
+
+def test_fedprox_averages_the_kept_clients(bench):
+    made = clients(bench, "train.proximal=0.5")
+    own = trained_alone(made)
+
+    state, best = scored(made)
+
+    assert 3 not in best
+    expected = sum(p * own[k] for k, p in shares(best).items())
+    np.testing.assert_allclose(weights(made, state), expected, atol=1e-6)
+
+
+def test_fedprox_differs_from_fedavg(bench):
+    made, pulled = clients(bench), clients(bench, "train.proximal=0.5")
+
+    assert not np.allclose(
+        weights(made, scored(made)[0]), weights(pulled, scored(pulled)[0]), atol=1e-3
+    )
+
+
+def test_fednova_normalises_the_kept_clients(bench):
+    plain, made = clients(bench), clients(bench, "server.optimizer=fednova")
+    start, own = initial(plain), trained_alone(plain)
+
+    state, best = scored(made)
+
+    # Two epochs of 2, 3, 4 and 5 batches; FedNova over the kept clients alone.
+    steps = [effective_steps(tau, 0.0) for tau in (4, 6, 8, 10)]
+    share = shares(best)
+    tau = sum(share[k] * steps[k] for k in best)
+    direction = sum(share[k] * (start - own[k]) / steps[k] for k in best)
+    assert steps[best[0]] != steps[best[1]]
+    np.testing.assert_allclose(weights(made, state), start - tau * direction, atol=2e-6)
+
+
+def test_fedadam_moves_towards_the_kept_clients_and_keeps_its_moments(bench):
+    knobs = "server={optimizer: fedadam, lr: 0.05, beta1: 0.8, beta2: 0.9, tau: 0.01}"
+    plain, made = clients(bench), clients(bench, knobs)
+    start, own = initial(plain), trained_alone(plain)
+
+    state, best = scored(made)
+
+    delta = sum(p * own[k] for k, p in shares(best).items()) - start
+    first, second = 0.2 * delta, 0.1 * delta**2
+    expected = start + 0.05 * first / (np.sqrt(second) + 0.01)
+    np.testing.assert_allclose(weights(made, state), expected, atol=1e-6)
+    moments = made.federation.get(state.models["moments/0"])
+    np.testing.assert_allclose(moments["first"], first, atol=1e-6)
+    later, _ = scored(made, state)
+    again = made.federation.get(later.models["moments/0"])["first"]
+    assert np.abs(again - 0.8 * first).max() > 1e-4  # and goes on from them
 
 
 # ---- phase II --------------------------------------------------------------------------------
@@ -314,7 +387,7 @@ def test_the_cleanest_survivors_train_if_not_all_do(bench):
     values = {"candidacy": candidacy, "survivors": [0, 1, 2]}
     context = made.round()
 
-    state = ClipFl(post_fraction=0.3)._train(context, State(groups=IN_ONE, values=values))
+    state = ClipFl(post_fraction=0.3).round(context, State(groups=IN_ONE, values=values))
 
     # Client 2: as few points as client 1, and better on the server's images.
     assert context.entry["bytes"]["up"] == {"model": MODEL_BYTES}

@@ -1,125 +1,45 @@
-"""ClipFL's own study: every server optimiser, its loss, its number, other validation images."""
+"""ClipFL's own study: its loss, its number, validation images of a file and drawn ones."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from raysim.config import load_config
-from raysim.core.server_updates import effective_steps
 from raysim.errors import ConfigError, DataError
-from raysim.methods.clipfl import ClipFl
+from raysim.methods.clipfl import (
+    VALIDATION,
+    ClipFl,
+    ValidationSettings,
+    drawn_images,
+    labelled_images,
+)
 from raysim.models.losses import SmoothedCrossEntropy
-from raysim.models.params import initial_tree
 from raysim.protocols import State
 from raysim.seeding import stream
 from raysim.settings import SettingError
 from raysim.steps.group_training import train_alone
-from raysim.steps.pruning import score_round
 from raysim.steps.server import group_model
-from raysim.steps.validation import VALIDATION, ValidationSettings, labelled_images, with_validation
 
-C, SIZES, KEPT = 3, (8, 16, 24, 40), 2
+C, SIZES = 3, (8, 16, 24, 40)
 IN_ONE = dict.fromkeys(range(4), 0)
+CENTERS = np.array([[3.0, 0.0, 0.0, 1.0], [-3.0, 0.0, 0.0, 1.0], [0.0, 4.0, 0.0, 1.0]])
+SPREAD = np.array([0.5, 0.2, 0.1, 0.0])
 
 
-def clients(bench, *overrides):
-    """Four clients with right labels but the last; the server has every second image."""
+def clients(bench):
+    """Four clients with right labels; the server has every second image."""
     quiet = ("evaluate.every=100", "train.epochs=2", "train.batch_size=8", "train.lr=0.5")
-    made = bench([[0] * n for n in SIZES], *quiet, *overrides, classes=C)
+    made = bench([[0] * n for n in SIZES], *quiet, classes=C)
     pixels = stream(0, "test.clipfl").normal(0, 1, made.world.pixels.shape).astype(np.float32)
     made.world.pixels = pixels
     true = pixels[:, 0, 0, :].argmax(axis=1) + (pixels[:, 0, 1, 0] > 1)
     for k, ids in enumerate(made.ids):
-        made.labels[k][:] = (true[ids] + (k == 3)) % C
-    made.clean = (np.arange(0, len(pixels), 2), true[::2] % C)
+        made.labels[k][:] = true[ids]
+    made.clean = (np.arange(0, len(pixels), 2), true[::2])
     return made
-
-
-def weights(made, state, group=0):
-    tree = made.federation.get(state.models[group_model(group)])
-    return np.asarray(tree["trainable"], dtype=np.float64)
-
-
-def start_and_own(bench, *overrides):
-    """The initial weights, and what every client makes of them by itself."""
-    made = clients(bench, *overrides)
-    state = train_alone(made.round(), State(groups={k: k for k in range(4)}))
-    start = initial_tree(made.config.model, (2, 2, 1), C, made.config.seed)["trainable"]
-    return start.astype(np.float64), [weights(made, state, k) for k in range(4)]
-
-
-def scored(made, state=None):
-    """Return the state after a round of Phase I, and the clients that were merged."""
-    context = made.round()
-    server = replace(made.config.server, weights="samples")
-    state = State(groups=IN_ONE) if state is None else state
-    state = score_round(context, state, range(4), kept=KEPT, server=server)
-    accuracy = context.entry["validation"]
-    return state, sorted(range(4), key=lambda k: -accuracy[str(k)])[:KEPT]
-
-
-# ---- Phase I merges the kept clients by every server optimiser -------------------------------
-
-
-@pytest.mark.parametrize("proximal", [0.0, 0.5])
-def test_fedavg_and_fedprox_average_the_kept_clients(bench, proximal):
-    given = f"train.proximal={proximal}"
-    _, own = start_and_own(bench, given)
-    made = clients(bench, given)
-
-    state, best = scored(made)
-
-    assert 3 not in best
-    share = np.array([SIZES[k] for k in best]) / sum(SIZES[k] for k in best)
-    expected = sum(p * own[k] for p, k in zip(share, best, strict=True))
-    np.testing.assert_allclose(weights(made, state), expected, atol=1e-6)
-
-
-def test_fedprox_differs_from_fedavg(bench):
-    made, pulled = clients(bench), clients(bench, "train.proximal=0.5")
-
-    assert not np.allclose(
-        weights(made, scored(made)[0]), weights(pulled, scored(pulled)[0]), atol=1e-3
-    )
-
-
-def test_fednova_normalises_the_kept_clients(bench):
-    start, own = start_and_own(bench)
-    made = clients(bench, "server.optimizer=fednova")
-
-    state, best = scored(made)
-
-    # Two epochs of 1, 2, 3 and 5 batches; FedNova over the kept clients alone.
-    steps = [effective_steps(tau, 0.0) for tau in (2, 4, 6, 10)]
-    share = dict(
-        zip(best, np.array([SIZES[k] for k in best]) / sum(SIZES[k] for k in best), strict=True)
-    )
-    tau = sum(share[k] * steps[k] for k in best)
-    direction = sum(share[k] * (start - own[k]) / steps[k] for k in best)
-    assert steps[best[0]] != steps[best[1]]
-    np.testing.assert_allclose(weights(made, state), start - tau * direction, atol=2e-6)
-
-
-def test_fedadam_moves_towards_the_kept_clients_and_keeps_its_moments(bench):
-    knobs = "server={optimizer: fedadam, lr: 0.05, beta1: 0.8, beta2: 0.9, tau: 0.01}"
-    start, own = start_and_own(bench)
-    made = clients(bench, knobs)
-
-    state, best = scored(made)
-
-    share = np.array([SIZES[k] for k in best]) / sum(SIZES[k] for k in best)
-    delta = sum(p * own[k] for p, k in zip(share, best, strict=True)) - start
-    first, second = 0.2 * delta, 0.1 * delta**2
-    expected = start + 0.05 * first / (np.sqrt(second) + 0.01)
-    np.testing.assert_allclose(weights(made, state), expected, atol=1e-6)
-    moments = made.federation.get(state.models["moments/0"])
-    np.testing.assert_allclose(moments["first"], first, atol=1e-6)
-    later, _ = scored(made, state)
-    again = made.federation.get(later.models["moments/0"])["first"]
-    assert np.abs(again - 0.8 * first).max() > 1e-4  # and goes on from them
 
 
 # ---- the study's loss and number ---------------------------------------------------------------
@@ -129,16 +49,10 @@ def test_the_studys_loss_is_a_setting():
     config = load_config("quickstart", ["method={name: clipfl, loss: {temperature: 10}}"])
 
     assert config.method.loss == SmoothedCrossEntropy(smoothing=0.1, temperature=10.0)
-    assert config.method._local(SimpleConfig(config))["loss"] == config.method.loss
+    context = SimpleNamespace(config=config)
+    assert config.method.local_training(context)["loss"] == config.method.loss
     plain = load_config("quickstart", ["method=clipfl"])
-    assert "loss" not in plain.method._local(SimpleConfig(plain))
-
-
-class SimpleConfig:
-    """A context as far as local settings go."""
-
-    def __init__(self, config) -> None:
-        self.config = config
+    assert "loss" not in plain.method.local_training(SimpleNamespace(config=plain))
 
 
 def test_the_result_has_the_mean_of_the_last_ten_rounds(run_tiny):
@@ -165,17 +79,17 @@ def npz(tmp_path, **changes):
 def test_models_are_scored_on_the_images_of_the_file(bench, tmp_path):
     made = clients(bench)
     made.world.prepared = lambda images: (images / 10 - 1).transpose(0, 3, 1, 2).astype(np.float32)
+    made.clean = (np.zeros(0, int), np.zeros(0, int))  # not needed
     context = made.round()
     how = ValidationSettings(kind="file", path=npz(tmp_path))
 
-    state = with_validation(context, State(groups=IN_ONE), how)
-    made.clean = (np.zeros(0, int), np.zeros(0, int))  # not needed any more
-    score_round(context, state, range(4), kept=1)
+    ClipFl(kept=1, validation=how).pre_pruning(context, State(groups=IN_ONE))
 
-    _, own = start_and_own(bench)
+    alone = train_alone(made.round(), State(groups={k: k for k in range(4)}))
     images = np.arange(24).reshape(6, 4) / 10 - 1
     for k in range(4):
-        found = (images @ own[k][:12].reshape(C, 4).T + own[k][12:]).argmax(axis=1)
+        own = made.federation.get(alone.models[group_model(k)])["trainable"].astype(float)
+        found = (images @ own[:12].reshape(C, 4).T + own[12:]).argmax(axis=1)
         expected = (found == [0, 1, 2, 2, 1, 0]).mean()
         assert context.entry["validation"][str(k)] == pytest.approx(expected)
     assert context.entry["validation_file"]["images"] == 6
@@ -242,15 +156,13 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, changes, text):
 
 
 def test_images_of_another_size_are_refused_before_training(bench, tmp_path):
-    made = clients(bench)
     path = npz(tmp_path, images=np.zeros((6, 5, 5, 3), np.uint8))
+    method = ClipFl(validation=ValidationSettings(kind="file", path=path))
 
     with pytest.raises(
         DataError, match=r"= \(2, 2, 1\), as the dataset's, got \(5, 5, 3\); resize"
     ):
-        with_validation(
-            made.round(), State(groups=IN_ONE), ValidationSettings(kind="file", path=path)
-        )
+        method.pre_pruning(clients(bench).round(), State(groups=IN_ONE))
 
 
 def test_a_missing_file_is_refused_before_the_run(tmp_path):
@@ -275,3 +187,66 @@ def test_a_missing_file_is_refused_before_the_run(tmp_path):
 def test_settings_that_contradict_each_other_are_refused(wrong, text):
     with pytest.raises(SettingError, match=text):
         ValidationSettings(**wrong)
+
+
+# ---- images drawn around those of a class ------------------------------------------------------
+
+
+def seen(count=400):
+    labels = np.repeat([0, 2, 5], count)
+    noise = stream(0, "test.generator").normal(size=(3 * count, 4)) * SPREAD
+    return (np.repeat(CENTERS, count, axis=0) + noise).reshape(-1, 1, 2, 2), labels
+
+
+def drawn(images, labels, *, per_class=3000, components=4):
+    found = drawn_images(
+        images=images,
+        labels=labels,
+        per_class=per_class,
+        components=components,
+        rng=stream(1, "test.generator"),
+    )
+    return found["images"], found["labels"]
+
+
+def test_every_class_keeps_its_mean_and_all_share_the_spread():
+    images, labels = drawn(*seen())
+
+    assert np.bincount(labels).tolist() == [3000, 0, 3000, 0, 0, 3000]
+    for center, c in zip(CENTERS, (0, 2, 5), strict=True):
+        own = images[labels == c].reshape(-1, 4)
+        np.testing.assert_allclose(own.mean(axis=0), center, atol=0.1)  # of 400 images
+        np.testing.assert_allclose(own.std(axis=0), SPREAD, atol=0.06)
+
+
+def test_nothing_leaves_the_range_of_the_images():
+    images, labels = seen(20)
+    found, _ = drawn(images, labels)
+
+    assert found.min() >= images.min()
+    assert found.max() <= images.max()
+    assert found.dtype == images.dtype
+    assert found.shape[1:] == (1, 2, 2)
+
+
+def test_few_components_flatten_the_rest():
+    # Two directions tell three centres apart; the last pixel never varies.
+    found, _ = drawn(*seen(), components=2)
+
+    rank = np.linalg.matrix_rank(found.reshape(-1, 4) - found.reshape(-1, 4).mean(axis=0), tol=1e-3)
+    assert rank == 2
+
+
+def test_one_image_per_class_is_repeated():
+    images = stream(0, "test.generator").normal(size=(3, 1, 2, 2)).astype(np.float32)
+
+    found, labels = drawn(images, np.array([1, 0, 2]), per_class=2)
+
+    np.testing.assert_allclose(found[labels == 1][0], images[0], atol=1e-5)
+    np.testing.assert_allclose(found[labels == 0][1], images[1], atol=1e-5)
+
+
+def test_equal_images_are_no_trouble():
+    found, _ = drawn(np.ones((4, 1, 2, 2)), np.array([0, 0, 1, 1]), per_class=2)
+
+    np.testing.assert_allclose(found, 1.0)
