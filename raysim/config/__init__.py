@@ -1,6 +1,7 @@
 """YAML and ``key=value`` in, a checked ``RunConfig`` out."""
 
 from raysim.config.config import (
+    FREE_TO_CHANGE,
     RunConfig,
     changed_keys,
     choice_name,
@@ -11,6 +12,7 @@ from raysim.config.config import (
 )
 
 __all__ = [
+    "FREE_TO_CHANGE",
     "RunConfig",
     "changed_keys",
     "choice_name",

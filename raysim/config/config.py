@@ -22,6 +22,7 @@ from raysim.config.plugins import import_modules, module_names
 from raysim.data.world import DataSettings
 from raysim.errors import ConfigError
 from raysim.methods import METHODS
+from raysim.models.forms import closed_form
 from raysim.models.training import TrainSettings
 from raysim.models.zoo import MODELS, Model
 from raysim.protocols import MethodLike
@@ -34,15 +35,14 @@ from raysim.steps.server import ServerSettings
 from raysim.storage.checkpoint import CheckpointSettings
 from raysim.storage.objects import Place, place, refuse_secrets
 
+FREE_TO_CHANGE = ("runtime", "checkpoint", "output", "track")
+"""Sections that do not touch a run's bits, so that --resume accepts other values."""
 _MISSING = object()
 
 
 @settings
 class RunConfig:
-    """Everything that decides a run.
-
-    ``runtime``, ``checkpoint``, ``output`` and ``track`` do not change its bits.
-    """
+    """Everything that decides a run; the sections in ``FREE_TO_CHANGE`` do not change its bits."""
 
     name: str = "run"
     seed: int = 0
@@ -89,6 +89,25 @@ class RunConfig:
         """The method's name, and what is put in front of a stage of it."""
         name = choice_name(self.method)
         return name if self.correct.before is None else f"{name}+fb_nll"
+
+    def resolved(self) -> RunConfig:
+        """Return the config with ``train.kernel`` decided, so that the saved file repeats the bits.
+
+        A config that is resolved stays as it is.
+        """
+        train = self.train
+        has_form = closed_form(self.model, (28, 28, 1), 2) is not None
+        has_form = has_form and train.augment == "none" and not train.mixup
+        if train.kernel == "closed_form" and not has_form:
+            raise ConfigError(
+                f"train.kernel is closed_form, but model {choice_name(self.model)} with "
+                f"train.augment {train.augment} and train.mixup {train.mixup:g} has none; use auto "
+                "or autograd"
+            )
+        if train.kernel != "auto":
+            return self
+        kernel: Literal["closed_form", "autograd"] = "closed_form" if has_form else "autograd"
+        return dataclasses.replace(self, train=dataclasses.replace(train, kernel=kernel))
 
     def run_dir(self) -> Place:
         """Return the run directory with the placeholders filled in."""

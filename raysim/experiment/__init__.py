@@ -1,5 +1,5 @@
 """One run, from its config to its result."""
 
-from raysim.experiment.experiment import FREE_TO_CHANGE, Experiment, make_federation, preview
+from raysim.experiment.experiment import Experiment, make_federation, preview
 
-__all__ = ["FREE_TO_CHANGE", "Experiment", "make_federation", "preview"]
+__all__ = ["Experiment", "make_federation", "preview"]

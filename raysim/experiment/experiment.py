@@ -6,11 +6,11 @@ import contextlib
 import importlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from raysim.config import (
+    FREE_TO_CHANGE,
     RunConfig,
     changed_keys,
     choice_name,
@@ -25,7 +25,6 @@ from raysim.experiment.context import RoundContext
 from raysim.experiment.evaluator import BlindEvaluator, Evaluator
 from raysim.experiment.rounds import LeftEarly, ModelShape, Progress, Rounds
 from raysim.methods.method import check_method, stages_of, uses_of
-from raysim.models.forms import closed_form
 from raysim.models.params import num_parameters
 from raysim.protocols import Federation, Where
 from raysim.runs.environment import describe_environment
@@ -49,8 +48,6 @@ from raysim.trackers import check_trackers, tracking
 
 FINAL = ("top5", "noisy_clients", "selection", "selection_of_wrong", "judged", "judged_of_wrong")
 """Records of which the newest is part of the result."""
-FREE_TO_CHANGE = ("runtime", "checkpoint", "output", "track")
-"""Sections that do not touch a run's bits, so that --resume accepts other values."""
 SMALL_JOB = 2e11
 """Multiply-adds of training (about a minute) up to which ``kind: auto`` needs no actors."""
 
@@ -59,7 +56,7 @@ class Experiment:
     """A config made ready to run. Nothing is written before everything that can be checked is."""
 
     def __init__(self, config: RunConfig, *, base_dir: str | Path = ".") -> None:
-        self.config = _with_kernel(config)
+        self.config = config.resolved()
         self.folder = RunFolder(below(base_dir, config.run_dir()))
         self._started = time.perf_counter()
 
@@ -315,23 +312,6 @@ def _evaluator(data: DriverData) -> Evaluator:
     return Evaluator(true, given, task_of)
 
 
-def _with_kernel(config: RunConfig) -> RunConfig:
-    """Return the config with ``train.kernel`` decided, so that the saved file repeats the bits."""
-    train = config.train
-    has_form = closed_form(config.model, (28, 28, 1), 2) is not None
-    has_form = has_form and train.augment == "none" and not train.mixup
-    if train.kernel == "closed_form" and not has_form:
-        raise ConfigError(
-            f"train.kernel is closed_form, but model {choice_name(config.model)} with "
-            f"train.augment {train.augment} and train.mixup {train.mixup:g} has none; use auto or "
-            "autograd"
-        )
-    if train.kernel != "auto":
-        return config
-    kernel: Literal["closed_form", "autograd"] = "closed_form" if has_form else "autograd"
-    return replace(config, train=replace(train, kernel=kernel))
-
-
 def make_federation(config: RunConfig, data: DriverData) -> Federation:
     """Return the federation that ``runtime`` asks for."""
     records, spec = data.client_records(), data.spec()
@@ -351,7 +331,7 @@ def preview(config: RunConfig) -> dict[str, Any]:
     """Return who would run where, without starting an actor; raise where it cannot fit."""
     data = DriverData(config.data, config.seed)
     sizes = [len(ids) for ids in data.split.clients]
-    if runtime_kind(_with_kernel(config), data) == "local":
+    if runtime_kind(config.resolved(), data) == "local":
         return {"kind": "local", "clients": len(sizes)}
     from raysim.runtime.ray.connection import connect, nodes
 

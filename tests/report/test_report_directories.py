@@ -156,7 +156,7 @@ def test_every_listed_figure_is_there_or_says_what_is_missing(write_run):
 
 
 def test_trackers_do_not_split_the_seeds_of_a_method():
-    from raysim.experiment import FREE_TO_CHANGE
+    from raysim.config import FREE_TO_CHANGE
     from raysim.report.series import NO_MATTER
 
     assert set(FREE_TO_CHANGE) <= set(NO_MATTER)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from raysim.config import RunConfig, changed_keys, dump_config, load_config
+from raysim.config import FREE_TO_CHANGE, RunConfig, changed_keys, dump_config, load_config
 from raysim.errors import ConfigError, DataError, OutputError
-from raysim.experiment import FREE_TO_CHANGE, Experiment
+from raysim.experiment import Experiment
 from raysim.runs.folder import RunFolder
 from raysim.settings import did_you_mean
 from raysim.studies.processes import listed_seeds
@@ -137,7 +137,7 @@ def plan(
         raise _told(wrong, len(entries), overrides)
     chosen = seeds if seeds is not None else [next(iter(found.values())).seed]
     runs = [
-        Run(label, Experiment(replace(config, seed=seed)).config)  # with the kernel decided
+        Run(label, replace(config, seed=seed).resolved())
         for seed in chosen
         for label, config in found.items()
     ]

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Literal
 
-from raysim.config import RunConfig, changed_keys, load_config
+from raysim.config import FREE_TO_CHANGE, RunConfig, changed_keys, load_config
 from raysim.errors import ConfigError, DataError
 from raysim.methods.method import uses_of
 from raysim.settings import did_you_mean
@@ -24,8 +24,6 @@ from raysim.studies.reproduce.tables import Cell, Rows, Target
 
 Scale = Literal["full", "small"]
 SCALES: tuple[Scale, ...] = ("full", "small")
-FREE = ("runtime", "checkpoint", "output", "track")
-"""Sections of a config that do not touch a run's bits."""
 PAPER_SEEDS = 5
 RCC_PFL = ("optimum", "rcc_pfl", "ifca_pfl", "single")
 CLUSTERING = ("fb_nll_minus", "ifca_pfl", "single")
@@ -157,8 +155,6 @@ def parse_seeds(text: str | None, scale: Scale, default: int = PAPER_SEEDS) -> t
 
 def run_config(target: Target, cell: Cell, *, seed: int, scale: Scale) -> RunConfig:
     """Return the config of one run, everything that decides its bits made explicit."""
-    from raysim.experiment import Experiment
-
     base = BASES[target.paper, cell.dataset, scale]
     if target.paper in PAPERS and target.columns:
         changes = _paper_overrides(target.paper, cell, scale, base)
@@ -168,7 +164,7 @@ def run_config(target: Target, cell: Cell, *, seed: int, scale: Scale) -> RunCon
             f"data.noise={NOISES[target.noise]}",
             *_method_overrides(target.paper, cell.method, scale),
         ]
-    return Experiment(load_config(base, [f"seed={seed}", *changes])).config  # kernel decided
+    return load_config(base, [f"seed={seed}", *changes]).resolved()
 
 
 def _paper_overrides(paper: str, cell: Cell, scale: Scale, base: str) -> list[str]:
@@ -254,7 +250,7 @@ def reduced_settings(target: Target, cell: Cell, scale: Scale) -> dict[str, dict
     printed = public_config(full)
     return {
         key: {"paper": paper, "here": here} if _has(printed, key) else {"here": here}
-        for key, here, paper in changed_keys(small, full, ignore=(*FREE, "name"))
+        for key, here, paper in changed_keys(small, full, ignore=(*FREE_TO_CHANGE, "name"))
         if _has(public_config(small), key) and key != "train.kernel"  # the same up to rounding
     }
 
@@ -272,7 +268,7 @@ def public_config(config: RunConfig) -> dict[str, Any]:
     """Return the config as plain values without what does not touch the bits: no path is in it."""
     from raysim.config import dump_config
 
-    return {key: value for key, value in dump_config(config).items() if key not in FREE}
+    return {key: value for key, value in dump_config(config).items() if key not in FREE_TO_CHANGE}
 
 
 def config_digest(config: RunConfig) -> str:
@@ -290,5 +286,5 @@ def differences(config: RunConfig, stored: Mapping[str, Any]) -> list[str]:
         before = load_config(stored)
     except ConfigError as wrong:
         return [str(wrong)]
-    changes = changed_keys(config, before, ignore=FREE)
+    changes = changed_keys(config, before, ignore=FREE_TO_CHANGE)
     return [f"{key} (now {new!r}, was {old!r})" for key, new, old in changes]
