@@ -89,7 +89,7 @@ def _list(as_json: bool) -> None:
             "name": target.name,
             "title": target.title,
             "cells": len(target.cells),
-            "printed": len(target.published()),
+            "printed": len(target.printed),
             "runs": {"full": len(target.cells) * seeds_of(target), "small": len(target.cells)},
             "core_hours": {
                 scale: table_hours(target, scale, seeds_of(target) if scale == "full" else 1)

@@ -7,14 +7,16 @@ import logging
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raysim.studies.reproduce import published, recipes
+from raysim.studies.reproduce import recipes
+from raysim.studies.reproduce.published import GROUPS
 from raysim.studies.reproduce.recipes import Target
+from raysim.studies.reproduce.tables import printed_grid
 
 TINY = Target(
     name="rcc-pfl/tiny",
@@ -25,7 +27,7 @@ TINY = Target(
     methods=("optimum", "rcc_pfl", "single"),
     groups=(3,),
 )
-PRINTED = "digits optimum 90.0 1.0 91.5 0.5 92.0 0.25"
+PRINTED = "digits optimum 90.0±1.0 91.5±0.5 92.0±0.25"
 BASE = """
 base: quickstart
 name: tiny
@@ -55,10 +57,10 @@ def patch_recipes(patch: pytest.MonkeyPatch, folder: Path, target: Target, text:
     """Make ``target`` a table that runs the config ``text``; small has two rounds."""
     (folder / "tiny.yaml").write_text(text, encoding="utf-8")
     (folder / "tiny_small.yaml").write_text(SMALL, encoding="utf-8")
-    patch.setitem(recipes.TARGETS, target.name, target)
+    printed = printed_grid(PRINTED, [f"m{groups}" for groups in GROUPS])
+    patch.setitem(recipes.TARGETS, target.name, replace(target, printed=printed))
     patch.setitem(recipes.BASES, ("rcc-pfl", "digits", "full"), str(folder / "tiny.yaml"))
     patch.setitem(recipes.BASES, ("rcc-pfl", "digits", "small"), str(folder / "tiny_small.yaml"))
-    patch.setitem(published._TABLES, target.name, PRINTED)
 
 
 @pytest.fixture

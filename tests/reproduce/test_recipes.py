@@ -8,7 +8,6 @@ from raysim.config import choice_name
 from raysim.methods import METHODS
 from raysim.studies.reproduce import recipes
 from raysim.studies.reproduce.costs import TRAINING_MINUTES, run_minutes, table_hours
-from raysim.studies.reproduce.papers import PAPERS
 from raysim.studies.reproduce.plan import plan
 from raysim.studies.reproduce.recipes import (
     BASES,
@@ -21,7 +20,7 @@ from raysim.studies.reproduce.recipes import (
     with_weights_at_hand,
 )
 
-TRAINED = [t for t in TARGETS.values() if t.trains and t.paper not in PAPERS]
+TRAINED = [t for t in TARGETS.values() if t.trains and not t.columns]
 EVERY = [(target, cell) for target in TRAINED for cell in target.cells]
 READY = [(target, cell) for target, cell in EVERY if cell.method in METHODS.names()]
 

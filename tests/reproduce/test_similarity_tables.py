@@ -13,7 +13,7 @@ from raysim.data.datasets import data_root
 from raysim.data.datasets.cifar100_subset import VEHICLES
 from raysim.data.datasets.classes import CIFAR100_NAMES
 from raysim.seeding import stream
-from raysim.studies.reproduce.published import TABLE_II_SIMILARITY, TABLE_VII_SIMILARITY
+from raysim.studies.reproduce.papers.fb_nll import TABLE_II_SIMILARITY, TABLE_VII_SIMILARITY
 from raysim.studies.reproduce.similarity import measure, relevance_by_rank
 
 

@@ -112,7 +112,7 @@ def _run(target: Target, cell: Cell, seed: int, scale: Scale, out: Path, force: 
 
 def _published(target: Target, cell: Cell) -> dict[str, Any] | None:
     """Return the printed mean and sd of a cell, or its several values by name."""
-    printed = target.published()
+    printed = target.printed
     if not target.trains:
         return {name: value.mean for name, value in printed.items()} or None
     if len(target.compares) > 1:

@@ -19,98 +19,31 @@ from raysim.methods.method import uses_of
 from raysim.settings import did_you_mean
 from raysim.studies.processes import listed_seeds
 from raysim.studies.reproduce.papers import PAPERS
-from raysim.studies.reproduce.published import TABLE_II_SIMILARITY, TABLE_VII_SIMILARITY, Published
 from raysim.studies.reproduce.tables import Cell, Rows, Target
 
 Scale = Literal["full", "small"]
 SCALES: tuple[Scale, ...] = ("full", "small")
 PAPER_SEEDS = 5
-RCC_PFL = ("optimum", "rcc_pfl", "ifca_pfl", "single")
-CLUSTERING = ("fb_nll_minus", "ifca_pfl", "single")
-CORRECTION = (
-    *("fb_nll", "fedcorr", "clipfl", "rhfl"),
-    *("fedcorr_fb_nll", "clipfl_fb_nll", "rhfl_fb_nll"),
-)
-
-
 NOISES = {
     "none": "none",
     "class_independent": "{kind: class_independent, rate: 0.25}",
     "class_dependent": "{kind: class_dependent, rate: 0.25}",
     "uniform": "{kind: uniform, rho: 0.4, beta: 0.2}",
 }
-_WORDS = {name: f"{name.replace('_', '-')} noise" for name in NOISES} | {"none": "clean labels"}
-
-
-def _rcc(number: int, noise: str) -> Target:
-    title, datasets = f"accuracy, {_WORDS[noise]}", ("mnist", "fashion_mnist", "cifar10")
-    return Target(f"rcc-pfl/table{number}", title, "accuracy", noise, datasets, RCC_PFL)
-
-
-def _fb(number: int, what: str, noise: str, methods: tuple[str, ...]) -> Target:
-    title = f"{what}, {_WORDS[noise]}"
-    return Target(f"fb-nll/table{number}", title, "accuracy", noise, ("cifar10", "svhn"), methods)
-
-
-def _similarity(number: int, title: str, printed: Mapping[str, float]) -> Target:
-    values = {pair: Published(r) for pair, r in printed.items()}
-    return Target(f"fb-nll/table{number}", title, "similarity", printed=values)
-
-
-_ALL = (
-    _rcc(2, "class_independent"),
-    _rcc(3, "class_dependent"),
-    Target(
-        "rcc-pfl/figure3",
-        "test loss per task, class-independent noise",
-        "loss",
-        "class_independent",
-        ("cifar10",),
-        ("optimum", "rcc_pfl", "ifca_pfl"),
-        (3,),
-    ),
-    _similarity(2, "similarity of five CIFAR-10 users", TABLE_II_SIMILARITY),
-    _fb(4, "grouping", "class_independent", CLUSTERING),
-    _fb(5, "grouping", "class_dependent", CLUSTERING),
-    _fb(6, "grouping", "uniform", CLUSTERING),
-    _similarity(7, "similarity of CIFAR-10 and CIFAR-100 users", TABLE_VII_SIMILARITY),
-    _fb(8, "FB-NLL(-)", "none", ("fb_nll_minus",)),
-    _fb(9, "label correction", "class_independent", CORRECTION),
-    _fb(10, "label correction", "class_dependent", CORRECTION),
-    _fb(11, "label correction", "uniform", CORRECTION),
-    Target("fb-nll/figure5", "relevance against the number of eigenvectors", "similarity"),
-    *(target for paper in PAPERS.values() for target in paper.targets),
-)
-TARGETS: dict[str, Target] = {target.name: target for target in _ALL}
+TARGETS: dict[str, Target] = {
+    target.name: target for paper in PAPERS.values() for target in paper.targets
+}
 
 BASES: dict[tuple[str, str, str], str] = {
     (target.paper, dataset, scale): f"paper/{target.paper.replace('-', '_')}_{dataset}{suffix}"
-    for target in _ALL
+    for target in TARGETS.values()
     for dataset in target.datasets
     for scale, suffix in (("full", ""), ("small", "_small"))
 }
 """Bundled config of (paper, dataset, scale)."""
 
-# FB-NLL section V-B: its baselines run inside its groups; FedCorr's two iterations count 2 K of 80
-# rounds, then 10; 20 rounds before pruning (raysim/docs/sheets/fb_nll.md, "Baselines and hybrids").
-_IN_GROUPS = ("method.groups={kind: similarity}",)
-_FEDCORR = ("method.iterations=2", "method.sweep_rounds=20", "method.finetune_rounds=10")
-_CLIPFL = ("method.score_rounds=20",)
-METHOD_SETTINGS: dict[str, Rows] = {
-    **{name: paper.rows for name, paper in PAPERS.items()},
-    "rcc-pfl": {},
-    "fb-nll": {
-        "fedcorr": {"both": _IN_GROUPS, "full": _FEDCORR},
-        "fedcorr_fb_nll": {"full": _FEDCORR},
-        "clipfl": {"both": _IN_GROUPS, "full": _CLIPFL},
-        "clipfl_fb_nll": {"full": _CLIPFL},
-        "rhfl": {"both": _IN_GROUPS},
-    },
-}
+METHOD_SETTINGS: dict[str, Rows] = {name: paper.rows for name, paper in PAPERS.items()}
 """paper -> row -> ``both``, scale or ``scale/dataset`` -> overrides beside the method's name."""
-
-USES_PRETRAINED = {"fb-nll": {"cifar10": "data.correction_features", "svhn": "data.features"}}
-"""Setting that asks for ImageNet ResNet-18 in the full config of (paper, dataset)."""
 
 
 def find_target(name: str) -> Target:
@@ -156,7 +89,7 @@ def parse_seeds(text: str | None, scale: Scale, default: int = PAPER_SEEDS) -> t
 def run_config(target: Target, cell: Cell, *, seed: int, scale: Scale) -> RunConfig:
     """Return the config of one run, everything that decides its bits made explicit."""
     base = BASES[target.paper, cell.dataset, scale]
-    if target.paper in PAPERS and target.columns:
+    if target.columns:
         changes = _paper_overrides(target.paper, cell, scale, base)
     else:
         changes = [
@@ -196,12 +129,12 @@ def method_of(paper: str, row: str) -> str:
 
 def seeds_of(target: Target) -> int:
     """Return how often the paper repeated a run."""
-    return PAPERS[target.paper].seeds if target.paper in PAPERS else PAPER_SEEDS
+    return PAPERS[target.paper].seeds
 
 
 def paper_deviations(target: Target, cell: Cell, scale: Scale) -> tuple[str, ...]:
     """Return where the config of a cell is not the paper's setting, besides what is reduced."""
-    if target.paper not in PAPERS or not target.trains:
+    if not target.trains:
         return ()
     known = PAPERS[target.paper].deviations
     parts = ("", scale, cell.dataset, *cell.column.split("/"), cell.method)
@@ -215,7 +148,7 @@ def with_weights_at_hand(
 
     The second value lists the deviations from the paper, for the result.
     """
-    setting = USES_PRETRAINED.get(target.paper, {}).get(cell.dataset)
+    setting = PAPERS[target.paper].pretrained.get(cell.dataset)
     used = {type(config.data.extractor(use)).__name__ for use in uses_of(config)}
     if setting is None or "ResNet18Features" not in used or has_resnet18_weights():
         return config, ()

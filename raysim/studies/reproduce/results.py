@@ -145,7 +145,7 @@ def _compared(target: Target, cell: str, value: Value, found: Sequence[Result]) 
     """Return the row of one of the values that a table of accuracies prints."""
     what = target.value_name(value)
     pairs = [(r["seed"], number) for r in found if (number := value_of(r, value)) is not None]
-    return _row(cell, what, pairs, target.published().get(f"{cell} {what}".strip()))
+    return _row(cell, what, pairs, target.printed.get(f"{cell} {what}".strip()))
 
 
 def value_of(result: Result, value: Value) -> float | None:
@@ -161,7 +161,7 @@ def value_of(result: Result, value: Value) -> float | None:
 
 def _value_rows(target: Target, cell: str, found: Sequence[Result]) -> list[Row]:
     """Return one row per measured or printed value of a cell."""
-    printed = {} if target.trains else target.published()
+    printed = {} if target.trains else target.printed
     values = {r["seed"]: r["values"] if "values" in r else _last_losses(r) for r in found}
     rows = []
     for key in dict.fromkeys([*printed, *(key for own in values.values() for key in own)]):

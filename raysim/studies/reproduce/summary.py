@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from raysim.errors import OutputError
-from raysim.studies.reproduce.papers import PAPERS
 from raysim.studies.reproduce.recipes import SCALES, TARGETS, Scale
 from raysim.studies.reproduce.results import Result, Row, read_results, rows_of
 from raysim.studies.reproduce.tables import VALUE_WORDS, Target
@@ -107,7 +106,7 @@ def columns_of(
     columns = dict(_COLUMNS)
     if target.paper == "fb-nll" and target.name != CLEAN:
         columns["clean labels"] = clean_column(target, scale, out)
-    if target.paper in PAPERS:  # one model for all: there are no groups to find
+    if target.columns:  # one model for all: there are no groups to find
         del columns["ARI"]
         shown = {name: show for name, show in _JUDGED.items() if any(show([r]) for r in results)}
         columns |= shown

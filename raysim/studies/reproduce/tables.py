@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from raysim.studies.reproduce.published import GROUPS, Published, published
+from raysim.studies.reproduce.published import GROUPS, Published
 
 Value = Literal["last", "last10", "top5", "noisy_clients"]
 """Accuracy after the last round, its mean over the last ten, top-5 accuracy after the last round,
@@ -59,7 +59,7 @@ class Target:
     """Instead of ``groups`` and ``noise``: what the columns are."""
     compares: tuple[Value, ...] = ("last",)
     printed: Mapping[str, Published] = field(default_factory=dict)
-    """Numbers by cell (and value, where there are several), for tables with ``columns``."""
+    """Numbers by cell, and value where there are several; of similarities and costs by value."""
 
     @property
     def paper(self) -> str:
@@ -84,10 +84,6 @@ class Target:
             for method in self.methods
         )
 
-    def published(self) -> dict[str, Published]:
-        """Return the printed numbers by cell; for similarities and costs by value."""
-        return dict(self.printed) or published(self.name)
-
     def value_name(self, value: Value) -> str:
         """Return what tells a cell's values apart; empty where there is one."""
         return value if len(self.compares) > 1 else ""
@@ -95,24 +91,30 @@ class Target:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper whose tables have rows and columns of its own."""
+    """The tables and figures of a paper, and what makes a bundled config that of a cell."""
 
     targets: tuple[Target, ...]
     seeds: int
     """Repetitions of a run in the paper."""
-    columns: Mapping[str, Overrides]
-    """By a part of a column's path; ``dataset/part`` where it depends on the data set."""
-    rows: Rows
+    columns: Mapping[str, Overrides] = field(default_factory=dict)
+    """By a part of a column's path; ``dataset/part`` where it depends on the data set. Tables by
+    the number of tasks have none."""
+    rows: Rows = field(default_factory=dict)
     deviations: Mapping[str, str] = field(default_factory=dict)
     """From the paper's setting, by scale, data set, part of a column, or row; empty: all."""
+    pretrained: Mapping[str, str] = field(default_factory=dict)
+    """By data set the setting that asks for ImageNet ResNet-18 in the full config."""
 
 
 def printed_grid(
     text: str, columns: Sequence[str], value: str = "", dataset: str = ""
 ) -> dict[str, Published]:
-    """Return the numbers of lines ``[dataset] row number ...`` by cell; ``-`` stands for none."""
+    """Return the numbers of lines ``[dataset] row number ...`` by cell; ``-`` stands for none.
+
+    A number is ``mean`` or ``mean ±sd``.
+    """
     found: dict[str, Published] = {}
-    for line in text.strip().splitlines():
+    for line in text.replace(" ±", "±").strip().splitlines():
         words = line.split()
         place, row, *numbers = words if not dataset else [dataset, *words]
         for column, number in zip(columns, numbers, strict=True):
