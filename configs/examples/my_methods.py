@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from raysim.core.clustering import cluster
-from raysim.methods import METHODS
+from raysim import METHODS, cluster
 from raysim.protocols import Client, Context, Stage, State, Tree
 from raysim.settings import check, settings
 from raysim.steps.group_training import train_round

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from raysim import Experiment, load_config, load_results
-from raysim.data.datasets import DATASETS, Arrays, in_memory
+from raysim import DATASETS, METHODS, Experiment, load_config, load_results
+from raysim.data.datasets import Arrays, in_memory
 from raysim.errors import ConfigError, DataError
-from raysim.methods import METHODS, one_group
+from raysim.methods import one_group
 from raysim.protocols import Stage
 from raysim.settings import check, settings
 from raysim.steps.group_training import train_round

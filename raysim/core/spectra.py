@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,13 @@ def spectrum(features: Array, rank: int | None = None, threshold: float | None =
         )
     keep = _num_kept(values, rank, threshold)
     return Spectrum(values[:keep], _lift(factor, sides[:, :keep]), factor=factor)
+
+
+def spectra(
+    features: Sequence[Array], rank: int | None = None, threshold: float | None = None
+) -> list[Spectrum]:
+    """Return the ``spectrum`` of every client's features (Algorithm 1, lines 4-7)."""
+    return [spectrum(own, rank, threshold) for own in features]
 
 
 def truncate(spectrum: Spectrum, rank: int) -> Spectrum:

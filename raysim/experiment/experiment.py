@@ -303,6 +303,20 @@ class Experiment:
             yield [events, *told, RunMetrics(run, federation, self.folder)]
 
 
+def run(
+    config: str | Path | Mapping[str, Any] | RunConfig,
+    *overrides: str,
+    imports: Sequence[str] = (),
+    **options: Any,
+) -> RunResult:
+    """Run a config (a file, a bundled name, plain values) with ``key=value`` overrides.
+
+    ``options`` are those of ``Experiment.run``: ``resume``, ``force``, ``listeners``, ...
+    """
+    source = dump_config(config) if isinstance(config, RunConfig) else config
+    return Experiment(load_config(source, overrides, imports=imports)).run(**options)
+
+
 def _evaluator(data: DriverData) -> Evaluator:
     """Return who scores this data: one without the truth where it is not known."""
     given, task_of = dict(enumerate(data.noisy.given)), data.split.task_of

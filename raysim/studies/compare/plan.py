@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from raysim.config import FREE_TO_CHANGE, RunConfig, changed_keys, dump_config, load_config
@@ -116,7 +117,7 @@ def parse_seeds(text: str | None) -> tuple[int, ...] | None:
 
 
 def plan(
-    source: str,
+    source: str | Path | Mapping[str, Any],
     overrides: Sequence[str],
     entries: Sequence[Entry],
     *,
