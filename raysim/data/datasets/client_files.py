@@ -14,14 +14,13 @@ from typing import Annotated
 import numpy as np
 
 from raysim.data.datasets.client_folder import (
-    LAYOUT,
     SERVER,
     TEST,
     ClientFolder,
     Part,
     read_client_folder,
+    read_npz,
 )
-from raysim.data.datasets.client_folder import read_npz as read_arrays
 from raysim.data.datasets.dataset import (
     DATASETS,
     Arrays,
@@ -103,7 +102,17 @@ class ClientFiles(DatasetKind):
     def given(self, root: str | None, per_class: int) -> Given:
         """Return who holds what, as the files say; ``per_class`` is data.server.per_class."""
         found = self._read(Path(root).expanduser() if root is not None else None)
-        _check_server(found, per_class)
+        if found.server is None and per_class > 0:
+            raise ConfigError(
+                f"data.server.per_class is {per_class}, but {found.root} has no clean set of the "
+                f"server, and clients' images are never moved there; add {SERVER}.npz or "
+                f"{SERVER}/<class>/ with labels you trust, or set data.server.per_class to 0"
+            )
+        if found.server is not None and per_class == 0:
+            raise ConfigError(
+                f"data.server.per_class is 0, but {found.server.path} holds clean images; raise it "
+                "(all of them are used), or remove them"
+            )
         held = _held_out(found, self.test_fraction)
         _check_test(found, held)
         kept = [np.delete(p.labels, rows) for p, rows in zip(found.clients, held, strict=True)]
@@ -166,7 +175,7 @@ class ClientFiles(DatasetKind):
 
 def _npz_images(part: Part) -> np.ndarray:
     """Return the images (N, H, W, C) of an npz, uint8 or float32."""
-    images = read_arrays(part.path, ("images",)).get("images")
+    images = read_npz(part.path, ("images",)).get("images")
     if images is None:
         raise DataError(f"{part.path} must hold images and labels, got no images; add images=...")
     is_real = images.dtype == np.uint8 or images.dtype.kind == "f"
@@ -206,20 +215,6 @@ def _all(part: Part) -> np.ndarray:
     return np.arange(len(part.labels))
 
 
-def _check_server(found: ClientFolder, per_class: int) -> None:
-    if found.server is None and per_class > 0:
-        raise ConfigError(
-            f"data.server.per_class is {per_class}, but {found.root} has no clean set of the "
-            f"server, and clients' images are never moved there; add {SERVER}.npz or "
-            f"{SERVER}/<class>/ with labels you trust, or set data.server.per_class to 0"
-        )
-    if found.server is not None and per_class == 0:
-        raise ConfigError(
-            f"data.server.per_class is 0, but {found.server.path} holds clean images; raise it "
-            "(all of them are used), or remove them"
-        )
-
-
 def _check_test(found: ClientFolder, held: Sequence[np.ndarray]) -> None:
     """Refuse a test set without any image of the classes of some client's task."""
     parts = [p.labels[rows] for p, rows in zip(found.clients, held, strict=True)]
@@ -232,6 +227,3 @@ def _check_test(found: ClientFolder, held: Sequence[np.ndarray]) -> None:
                 f"the test set of {found.root} has no image of {names}, the classes of client "
                 f"{client.name}; add some, or hold out images with data.dataset.test_fraction"
             )
-
-
-__all__ = ["LAYOUT", "ClientFiles", "Given"]

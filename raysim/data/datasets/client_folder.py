@@ -7,7 +7,6 @@ same way, and ``tasks.yaml``.
 
 from __future__ import annotations
 
-import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from raysim.data.datasets.classes import Tasks
+from raysim.data.datasets.dataset import by_number
 from raysim.data.datasets.image_folder import class_folders, photos_below
 from raysim.errors import DataError
 
@@ -77,10 +77,15 @@ def read_client_folder(root: Path) -> ClientFolder:
         raise DataError(f"{root} must hold {LAYOUT}, got {found}; use one of the two layouts")
     names, parts = _npz_parts(files) if files else _photo_parts(folders)
     test, server = parts.pop(TEST, None), parts.pop(SERVER, None)
-    clients = tuple(parts[name] for name in sorted(parts, key=_by_number))
+    clients = tuple(parts[name] for name in sorted(parts, key=by_number))
     if not clients:
-        raise DataError(f"{root} must hold at least one client, got only {TEST} or {SERVER}; add")
-    knows = _knows_labels(clients)
+        raise DataError(
+            f"{root} must hold at least one client, got only {TEST} or {SERVER}; add clients"
+        )
+    known = [part.true is not None for part in clients]
+    if any(known) and not all(known):
+        lacking = clients[known.index(False)].path
+        _refuse(lacking, "must hold true_labels as other clients do", "none", "add or remove all")
     tasks, task_of, named = _tasks(root, clients, names)
     return ClientFolder(
         root=root,
@@ -90,15 +95,9 @@ def read_client_folder(root: Path) -> ClientFolder:
         class_names=names,
         tasks=tasks,
         task_of=task_of,
-        knows_labels=knows,
-        knows_tasks=named or knows,
+        knows_labels=all(known),
+        knows_tasks=named or all(known),
     )
-
-
-def _by_number(name: str) -> list[tuple[int, int, str]]:
-    """Sort client2 before client10."""
-    pieces = [piece for piece in re.split(r"(\d+)", name) if piece]
-    return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in pieces]
 
 
 # ---- npz files -----------------------------------------------------------------------------
@@ -152,14 +151,14 @@ def _checked_labels(path: Path, arrays: Mapping[str, np.ndarray], name: str) -> 
 
 def _photo_parts(folders: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, Part]]:
     named = {folder: class_folders(folder) for folder in folders}
-    names = tuple(sorted({name for own in named.values() for name in own}, key=_by_number))
+    names = tuple(sorted({name for own in named.values() for name in own}, key=by_number))
     return names, {f.name: _photo_part(f, own, names) for f, own in named.items()}
 
 
 def _photo_part(folder: Path, own: Sequence[str], names: Sequence[str]) -> Part:
     photos: list[Path] = []
     labels: list[int] = []
-    for name in sorted(own, key=_by_number):
+    for name in sorted(own, key=by_number):
         own_photos = photos_below(folder / name)
         photos += own_photos
         labels += [names.index(name)] * len(own_photos)
@@ -169,14 +168,6 @@ def _photo_part(folder: Path, own: Sequence[str], names: Sequence[str]) -> Part:
 
 
 # ---- truth and tasks -----------------------------------------------------------------------
-
-
-def _knows_labels(clients: Sequence[Part]) -> bool:
-    known = [part.true is not None for part in clients]
-    if any(known) and not all(known):
-        lacking = clients[known.index(False)].path
-        _refuse(lacking, "must hold true_labels as other clients do", "none", "add or remove all")
-    return all(known)
 
 
 def _tasks(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,12 @@ def data_root(root: Path | None) -> Path:
     if root is not None:
         return root.expanduser()
     return Path(os.environ.get("RAYSIM_DATA") or "~/.cache/raysim/data").expanduser()
+
+
+def by_number(name: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts client2 before client10."""
+    pieces = [piece for piece in re.split(r"(\d+)", name) if piece]
+    return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in pieces]
 
 
 def missing_files(name: str, folder: Path, expected: str, *, because: str = "") -> DataError:

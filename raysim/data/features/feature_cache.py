@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -59,15 +59,18 @@ def feature_file(store: Images, extractor: Extractor, folder: Path) -> np.ndarra
     if isinstance(extractor, Viewing):
         view = extractor.view(store.train_images)
         if view is not None:
-            _check_view(view, extractor)
+            for start, rows in _chunks(view):
+                _check_rows(rows, rows.shape, start, extractor)
             return view
 
-    key = _key(store, extractor)
+    kind = getattr(extractor, "choice_name", type(extractor).__name__)
+    text = f"{store.digest}\n{extractor.fingerprint()}"
+    key = f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
     path = folder / f"{key}.npy"
     if not path.exists():
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(_lock_path(folder, key)):
+            with FileLock(folder / f"{key}.lock"):
                 if not path.exists():
                     _remove_leftovers(folder, key)
                     _write(store, extractor, path, dimension)
@@ -87,7 +90,9 @@ def _write(store: Images, extractor: Extractor, path: Path, dimension: int) -> N
     try:
         # plain writes: on a full disk a memory map would end the process instead of raising
         with os.fdopen(handle, "wb") as file:
-            _write_header(file, (num_images, dimension))
+            descr = np.lib.format.dtype_to_descr(np.dtype(np.float32))
+            header = {"descr": descr, "fortran_order": False, "shape": (num_images, dimension)}
+            np.lib.format.write_array_header_1_0(file, header)
             for start, images in _chunks(store.train_images):
                 rows = extractor.extract(images)
                 _check_rows(rows, (len(images), dimension), start, extractor)
@@ -99,12 +104,6 @@ def _write(store: Images, extractor: Extractor, path: Path, dimension: int) -> N
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-def _write_header(file: BinaryIO, shape: tuple[int, int]) -> None:
-    descr = np.lib.format.dtype_to_descr(np.dtype(np.float32))
-    header = {"descr": descr, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
 
 
 def _chunks(images: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -132,21 +131,6 @@ def _check_rows(
         )
 
 
-def _check_view(view: np.ndarray, extractor: Extractor) -> None:
-    for start, rows in _chunks(view):
-        _check_rows(rows, rows.shape, start, extractor)
-
-
-def _key(store: Images, extractor: Extractor) -> str:
-    kind = getattr(extractor, "choice_name", type(extractor).__name__)
-    text = f"{store.digest}\n{extractor.fingerprint()}"
-    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-
-
-def _lock_path(folder: Path, key: str) -> Path:
-    return folder / f"{key}.lock"
-
-
 def _remove_leftovers(folder: Path, own_key: str) -> None:
     """Delete the part files of processes that died; one whose lock is held is being written."""
     for part in folder.glob("*.part"):
@@ -155,7 +139,7 @@ def _remove_leftovers(folder: Path, own_key: str) -> None:
             part.unlink(missing_ok=True)
             continue
         try:
-            with FileLock(_lock_path(folder, key), timeout=0):
+            with FileLock(folder / f"{key}.lock", timeout=0):
                 part.unlink(missing_ok=True)
         except Timeout:
             continue

@@ -1,10 +1,9 @@
-"""A user's own features: one array (N, D) per client in npy, npz or parquet files."""
+"""A user's own features: one array (N, D) per client, in npy, npz or parquet files."""
 
 from __future__ import annotations
 
 import glob
 import os
-import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from raysim.data.datasets.dataset import by_number
 from raysim.errors import DataError, EnvironmentNotFit
 from raysim.protocols import Client, ClientRecord
 
@@ -43,9 +43,10 @@ def find_files(places: Sequence[str]) -> list[FeatureFile]:
     """
     paths = list(dict.fromkeys(path for place in places for path in _expand(place)))
     if len(paths) == 1 and paths[0].suffix == ".npz":
-        members = _members(paths[0])
+        with _open_npz(paths[0]) as archive:
+            members = list(archive.files)
         if len(members) > 1:
-            return [FeatureFile(m, str(paths[0]), m) for m in sorted(members, key=_by_number)]
+            return [FeatureFile(m, str(paths[0]), m) for m in sorted(members, key=by_number)]
     names = [path.stem for path in paths]
     if len(set(names)) < len(names):
         names = [str(path.with_suffix("")) for path in paths]
@@ -102,16 +103,13 @@ class FeatureWorld:
         return rows
 
     def images(self, sample_ids: np.ndarray) -> np.ndarray:
-        """There are none."""
         raise DataError("feature files hold no images; use a dataset")
 
     @property
     def black(self) -> np.ndarray:
-        """There is none."""
         raise DataError("feature files hold no images; use a dataset")
 
     def test_set(self, classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """There is none."""
         raise DataError("feature files hold no test images; use a dataset")
 
     def clients(self) -> list[Client]:
@@ -152,7 +150,7 @@ def _expand(place: str) -> list[Path]:
                 f"{path} must hold feature files, got none that ends in {', '.join(SUFFIXES)}; "
                 "name the folder that does, or the files"
             )
-        return sorted(found, key=lambda p: _by_number(p.name))
+        return sorted(found, key=lambda p: by_number(p.name))
     if path.exists():
         if path.suffix not in SUFFIXES:
             raise DataError(
@@ -164,21 +162,7 @@ def _expand(place: str) -> list[Path]:
     known = [p for p in matches if p.suffix in SUFFIXES]
     if not known:
         raise DataError(f"no feature file at {place}; correct the path or the pattern")
-    return sorted(known, key=lambda p: _by_number(str(p)))
-
-
-def _by_number(name: str) -> list[tuple[int, int, str]]:
-    """Sort client2 before client10."""
-    return [
-        (0, int(part), "") if part.isdecimal() else (1, 0, part)
-        for part in re.split(r"(\d+)", name)
-        if part
-    ]
-
-
-def _members(path: Path) -> list[str]:
-    with _open_npz(path) as archive:
-        return list(archive.files)
+    return sorted(known, key=lambda p: by_number(str(p)))
 
 
 def _open_npz(path: Path) -> np.lib.npyio.NpzFile:

@@ -31,10 +31,11 @@ class FileNoise:
                 "null; set it, or set data.partition.kind to file"
             )
         stored = read_split(path, setting="data.noise.path")
-        if not _same_ids(stored.split, split):
+        theirs, ours = stored.split.clients, split.clients
+        if len(theirs) != len(ours) or not all(map(np.array_equal, theirs, ours)):
             raise ConfigError(
-                f"data.noise.path: split file {path} holds labels of {len(stored.split.clients)} "
-                f"clients with other samples than the {len(split.clients)} of this partition; use "
+                f"data.noise.path: split file {path} holds labels of {len(theirs)} "
+                f"clients with other samples than the {len(ours)} of this partition; use "
                 "that file as data.partition too, or the settings and seed it was made with"
             )
         used = np.concatenate(stored.given)
@@ -50,9 +51,3 @@ class FileNoise:
             is_noisy=stored.is_noisy,
             target=stored.target,
         )
-
-
-def _same_ids(stored: Split, split: Split) -> bool:
-    return len(stored.clients) == len(split.clients) and all(
-        map(np.array_equal, stored.clients, split.clients)
-    )

@@ -37,8 +37,25 @@ class Human:
         self, labels: np.ndarray, split: Split, *, classes: int, rngs: ClientStreams
     ) -> NoisyLabels:
         """Return the labels that people gave; nothing is drawn."""
-        name = self._name(classes)
-        path = self._file(name)
+        name = _NAMES.get(classes, "")
+        if not name:
+            raise ConfigError(
+                "data.noise.kind human has labels for data.dataset cifar10 and cifar100 only, got "
+                f"a dataset of {classes} classes; choose another noise or dataset"
+            )
+        if self.variant not in COLUMNS[name]:
+            raise ConfigError(
+                f"data.noise.variant must be one of {', '.join(COLUMNS[name])} for {classes} "
+                f"classes, got {self.variant}; set it to one of these"
+            )
+        folder = data_root(Path(self.path) if self.path else None)
+        path = folder if folder.is_file() else find_human_labels(name, folder)
+        if path is None:
+            raise DataError(
+                f"human labels {name} are not in {folder}; expected there: "
+                f"{' or '.join(FILES[name])}; run `raysim data fetch {name}`, or set "
+                "data.noise.path to their folder"
+            )
         columns = read_human_labels(path)
         column = COLUMNS[name][self.variant]
         for needed in ("clean_label", column):
@@ -57,33 +74,6 @@ class Human:
             is_noisy=wrong > 0.0,
             target=np.full(len(given), -1, dtype=np.int64),
         )
-
-    def _name(self, classes: int) -> str:
-        name = _NAMES.get(classes, "")
-        if not name:
-            raise ConfigError(
-                "data.noise.kind human has labels for data.dataset cifar10 and cifar100 only, got "
-                f"a dataset of {classes} classes; choose another noise or dataset"
-            )
-        if self.variant not in COLUMNS[name]:
-            raise ConfigError(
-                f"data.noise.variant must be one of {', '.join(COLUMNS[name])} for {classes} "
-                f"classes, got {self.variant}; set it to one of these"
-            )
-        return name
-
-    def _file(self, name: str) -> Path:
-        folder = data_root(Path(self.path) if self.path else None)
-        if folder.is_file():
-            return folder
-        found = find_human_labels(name, folder)
-        if found is None:
-            raise DataError(
-                f"human labels {name} are not in {folder}; expected there: "
-                f"{' or '.join(FILES[name])}; run `raysim data fetch {name}`, or set "
-                "data.noise.path to their folder"
-            )
-        return found
 
 
 def _check_same_images(clean: np.ndarray, labels: np.ndarray, path: Path) -> None:
