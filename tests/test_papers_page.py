@@ -129,6 +129,7 @@ COMPLETE = {
         "Procedure 2": {"line": 19},
     },
     "FedFixer": {"": {"eq": 9, "theorem": 1}, "Algorithm 1": {"line": 30}},
+    "ClipFL": {"": {"eq": 8}, "Algorithm 1": {"line": 24}},
     "FedRN": {"": {"eq": 9}, "Algorithm 1": {"line": 22}},
 }
 

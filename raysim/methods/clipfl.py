@@ -233,7 +233,7 @@ class ClipFl(InGroups):
     # ---- Phase III: post-client pruning (lines 18-24) ------------------------------------------
 
     def round(self, context: Context, state: State) -> State:
-        """Run an ordinary round among the survivors, the cleanest of them if not all train."""
+        """Run an ordinary round among the survivors, or the cleanest of them (lines 18-24)."""
         allowed = []
         for members in members_by_group({k: state.groups[k] for k in state.values["survivors"]}):
             order = self.cleanest_first(state, members)
