@@ -62,13 +62,13 @@ class In:
     def check(self, field: str, value: Any, *, or_null: bool) -> None:
         """Raise a ``SettingError`` for a value outside."""
         low, high = (float(end) for end in self.interval[1:-1].split(","))
-        open_low, open_high = self.interval[0] == "(", self.interval[-1] == ")" and high < math.inf
-        above = value > low if open_low else value >= low
-        below = value < high if open_high else value <= high
+        above = value > low if self.interval[0] == "(" else value >= low
+        below = value < high if self.interval[-1] == ")" else value <= high
         rule = f"must be in {self.interval}"
         if high == math.inf:
-            rule = f"must be {'above' if open_low else 'at least'} {low:g}"
-            rule = "must not be negative" if not (low or open_low) else rule
+            rule = f"must be {'above' if self.interval[0] == '(' else 'at least'} {low:g}"
+            rule = "must not be negative" if self.interval == "[0, inf)" else rule
+            rule += "" if math.isfinite(value) else " and finite"
         rule += ", or null" if or_null else ""
         check(above and below, field, rule, got=value, do=self.do)
 

@@ -175,14 +175,14 @@ def test_a_number_or_word_setting_tells_its_words(override, word):
     [
         ("data.noise.rate=2", "data.noise.rate must be in [0, 1), got 2.0"),
         ("seed=-1", "seed must not be negative, got -1"),
-        ("train.participation=0", "train.participation must be above 0 and at most 1, got 0.0"),
+        ("train.participation=0", "train.participation must be in (0, 1], got 0.0"),
         ("data.server.per_class=-1", "data.server.per_class must not be negative, got -1"),
         ("checkpoint.every=0", "checkpoint.every must be at least 1, got 0"),
         ("evaluate.every=0", "evaluate.every must be at least 1, got 0"),
         ("method.grouping.threshold=.nan", "method.grouping.threshold must be in [0, 1], got nan"),
         (
             "method={name: mr, largest_loss: .inf}",
-            "method.largest_loss must be a finite number, got inf",
+            "method.largest_loss must be above 0 and finite, got inf",
         ),
         ("runtime.per_actor.cpus=0", "runtime.per_actor.cpus must be at least 0.001, got 0.0"),
     ],

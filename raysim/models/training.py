@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from raysim.models.augmentation import augmented
 from raysim.models.params import image_shape_of, load_tree, module_for, seeded, to_tree
 from raysim.models.zoo import Model
 from raysim.protocols import Tree
-from raysim.settings import check, settings
+from raysim.settings import In, check, settings
 
 if TYPE_CHECKING:
     import torch
@@ -35,22 +35,22 @@ LARGEST_WEIGHT = 1e8
 class TrainSettings:
     """Rounds and local training; the defaults are ours, a small run that learns."""
 
-    rounds: int = 20
-    epochs: int = 2  # FB-NLL and RCC-PFL
+    rounds: Annotated[int, In("[0, inf)", do="try 20")] = 20
+    epochs: Annotated[int, In("[1, inf)", do="try 2")] = 2  # FB-NLL and RCC-PFL
     """Passes over a client's samples per round."""
-    batch_size: int = 32
+    batch_size: Annotated[int, In("[1, inf)", do="try 32")] = 32
     optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: float = 0.05
-    momentum: float = 0.0
+    lr: Annotated[float, In("(0, inf)", do="try 0.05 for sgd")] = 0.05
+    momentum: Annotated[float, In("[0, 1)", do="try 0.5")] = 0.0
     """SGD only; starts from zero every round."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, In("[0, inf)", do="try 0.001")] = 0.0
     """Added to the gradient times the weights (L2), by both optimisers."""
-    proximal: float = 0.0
+    proximal: Annotated[float, In("[0, inf)", do="try 0.001")] = 0.0
     """FedProx's mu: the gradient of (mu / 2) ||w - w_received||^2 over the trainable weights."""
-    participation: float = 1.0
+    participation: Annotated[float, In("(0, 1]", do="1.0 trains every client")] = 1.0
     """Fraction of the clients that train in a round."""
     augment: Literal["none", "flip", "crop_flip"] = "none"
-    mixup: float = 0.0
+    mixup: Annotated[float, In("[0, inf)", do="1.0 is FedCorr's")] = 0.0
     """a of Beta(a, a): a batch is mixed with a permutation of itself; 0: off."""
     order: Literal["shuffled", "stored"] = "shuffled"
     """Order of a client's samples: a new permutation every epoch, or as they are stored."""
@@ -59,18 +59,14 @@ class TrainSettings:
     saved config holds the choice, since the two differ in the last bits."""
 
     def __post_init__(self) -> None:
-        check(self.rounds >= 0, "rounds", "must be at least 0", got=self.rounds, do="try 20")
-        check(self.epochs >= 1, "epochs", "must be at least 1", got=self.epochs, do="try 2")
-        _check_batch_size(self.batch_size)
-        _check_optimizer(self)
-        part = self.participation
-        rule = "must be above 0 and at most 1"
-        check(0.0 < part <= 1.0, "participation", rule, got=part, do="1.0 trains every client")
-        ok = math.isfinite(self.mixup) and self.mixup >= 0.0
-        check(ok, "mixup", "must be at least 0", got=self.mixup, do="1.0 is FedCorr's")
         kinds = ("none", "flip", "crop_flip")
         rule = f"must be one of {', '.join(kinds)}"
         check(self.augment in kinds, "augment", rule, got=self.augment, do="none is the default")
+        known = self.optimizer in ("sgd", "adam")
+        do = "sgd is the default"
+        check(known, "optimizer", "must be sgd or adam", got=self.optimizer, do=do)
+        ok = self.momentum == 0.0 or self.optimizer == "sgd"
+        check(ok, "momentum", "must be 0 with adam", got=self.momentum, do="use optimizer sgd")
 
 
 @dataclass(frozen=True)
@@ -218,25 +214,19 @@ def _cross_entropy(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
 
 def local_optimizer(parameters: list[torch.Tensor], settings: TrainSettings) -> Update:
     """Return the update that the settings ask for, with FedProx's pull to where it starts."""
-    return _proximal(_optimizer(parameters, settings), parameters, settings)
-
-
-def _optimizer(parameters: list[torch.Tensor], settings: TrainSettings) -> Update:
     from raysim.models import optimizers
 
     lr, decay = settings.lr, settings.weight_decay
     if settings.optimizer == "adam":
-        return optimizers.adam(parameters, lr=lr, decay=decay)
-    return optimizers.sgd(parameters, lr=lr, momentum=settings.momentum, decay=decay)
-
-
-def _proximal(update: Update, parameters: list[torch.Tensor], settings: TrainSettings) -> Update:
-    """Return ``update`` with mu (w - w_received) added to the gradients (FedProx)."""
+        update = optimizers.adam(parameters, lr=lr, decay=decay)
+    else:
+        update = optimizers.sgd(parameters, lr=lr, momentum=settings.momentum, decay=decay)
     if not settings.proximal:
         return update
     received = [w.detach().clone() for w in parameters]
 
     def pulled(gradients: list[torch.Tensor]) -> None:
+        """Add mu (w - w_received), the gradient of FedProx's proximal term."""
         pull = [w.detach() - r for w, r in zip(parameters, received, strict=True)]
         update([g + settings.proximal * p for g, p in zip(gradients, pull, strict=True)])
 
@@ -262,22 +252,3 @@ def diverged(settings: TrainSettings, epoch: int, step: int, what: str) -> Float
         f"training diverged: {what} in epoch {epoch} of {settings.epochs}, step {step}, "
         f"with {settings.optimizer} and lr {settings.lr:g}; lower train.lr{first}"
     )
-
-
-def _check_batch_size(size: int) -> None:
-    check(size >= 1, "batch_size", "must be at least 1", got=size, do="try 32")
-
-
-def _check_optimizer(train: TrainSettings) -> None:
-    known = train.optimizer in ("sgd", "adam")
-    check(known, "optimizer", "must be sgd or adam", got=train.optimizer, do="sgd is the default")
-    ok = math.isfinite(train.lr) and train.lr > 0.0
-    check(ok, "lr", "must be a finite number above 0", got=train.lr, do="try 0.05 for sgd")
-    ok = 0.0 <= train.momentum < 1.0
-    check(ok, "momentum", "must be in [0, 1)", got=train.momentum, do="try 0.5")
-    ok = train.momentum == 0.0 or train.optimizer == "sgd"
-    check(ok, "momentum", "must be 0 with adam", got=train.momentum, do="use optimizer sgd")
-    ok = math.isfinite(train.weight_decay) and train.weight_decay >= 0.0
-    check(ok, "weight_decay", "must be at least 0", got=train.weight_decay, do="try 0.001")
-    ok = math.isfinite(train.proximal) and train.proximal >= 0.0
-    check(ok, "proximal", "must be at least 0", got=train.proximal, do="try 0.001")

@@ -6,11 +6,10 @@ Names are ours (``body.``, ``head.``) or those of torchvision and timm.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 HEADS = ("head.", "fc.", "classifier.1.")  # ours and timm's ViT, ResNet, MobileNetV2
 COUNTER = ".num_batches_tracked"
-NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
 DO = "use a state_dict of this very network, or leave model.weights out to start at random"
 
 
@@ -85,7 +83,7 @@ def _read(file: Path) -> dict[str, np.ndarray]:
             "start at random"
         )
     try:
-        arrays = _safetensors(file) if file.suffix == ".safetensors" else _state_dict(file)
+        arrays = _arrays(file)
     except pickle.UnpicklingError as error:
         raise ConfigError(
             f"model.weights: {file} is not a plain state_dict: it holds objects that would run "
@@ -100,10 +98,14 @@ def _read(file: Path) -> dict[str, np.ndarray]:
     return {name: array for name, array in arrays.items() if not name.endswith(COUNTER)}
 
 
-def _state_dict(file: Path) -> dict[str, np.ndarray]:
+def _arrays(file: Path) -> dict[str, np.ndarray]:
     import torch
+    from safetensors.torch import load_file
 
-    state = torch.load(file, map_location="cpu", weights_only=True)
+    if file.suffix == ".safetensors":
+        state = load_file(file)
+    else:
+        state = torch.load(file, map_location="cpu", weights_only=True)
     if not isinstance(state, Mapping):
         raise TypeError(f"it holds a {type(state).__name__}, not tensors by name")
     arrays = {}
@@ -114,22 +116,3 @@ def _state_dict(file: Path) -> dict[str, np.ndarray]:
         plain = tensor.detach().float() if tensor.is_floating_point() else tensor
         arrays[str(name)] = plain.numpy()
     return arrays
-
-
-def _safetensors(file: Path) -> dict[str, np.ndarray]:
-    """Read the format itself: 8 bytes of length, a JSON header, then the arrays' bytes."""
-    content = memoryview(file.read_bytes())
-    start = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(bytes(content[8:start]))
-    if not isinstance(header, dict):
-        raise TypeError("its header is not a JSON object")
-    header.pop("__metadata__", None)
-    return {name: _array(entry, content[start:]) for name, entry in header.items()}
-
-
-def _array(entry: Mapping[str, Any], content: memoryview) -> np.ndarray:
-    begin, end = entry["data_offsets"]
-    flat = np.frombuffer(content[begin:end], NUMBERS[entry["dtype"]])
-    if entry["dtype"] == "BF16":  # the upper half of a float32
-        flat = (flat.astype("<u4") << 16).view("<f4")
-    return flat.reshape(entry["shape"])
