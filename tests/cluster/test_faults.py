@@ -21,7 +21,7 @@ def plain(script):
 
 TROUBLE = """
 import contextlib
-import raysim.steps.group_training as merging
+import raysim.methods.method as base
 from ray import cloudpickle
 from raysim.protocols import stacked
 from raysim.steps.local_training import train_task, train_together
@@ -44,9 +44,9 @@ def in_round_three_of_client_three(trouble):
         return train_together(clients, memories, arguments)
 
     stacked(together)(task)
-    merging.train_task = task
+    base.train_task = task
     yield
-    merging.train_task = train_task
+    base.train_task = train_task
 """
 OUT_OF_MEMORY = """
 MARKER = f"{HOME}/ate"
@@ -58,7 +58,10 @@ def eat_once():
 
     if not pathlib.Path(MARKER).exists():
         pathlib.Path(MARKER).touch()
-        eaten = [np.ones(50_000_000) for _ in range(8)]  # 3.2 GB
+        eaten = []
+        for _ in range(20):  # 400 MB each until Ray ends it; others may free some meanwhile
+            eaten.append(np.ones(50_000_000))
+            time.sleep(0.2)
         time.sleep(60)
 
 
@@ -89,7 +92,7 @@ def test_an_actor_killed_for_its_memory_is_rebuilt(in_cluster):
 DRIVER = """
 import signal, subprocess, time
 
-SLOW = ["train.rounds=20", "train.epochs=60"]
+SLOW = ["train.rounds=12", "train.epochs=40"]
 
 
 def start(folder, address, *flags):
@@ -113,7 +116,7 @@ def after_round(process, wanted):
 def test_a_run_whose_coordinator_was_killed_goes_on(in_cluster):
     script = """
     process = start("broken", cluster.address)
-    after_round(process, "train 3/20")
+    after_round(process, "train 3/12")
     process.kill()
     process.wait()
     finished = os.path.exists(f"{HOME}/broken/result.json")
@@ -133,7 +136,7 @@ def test_a_run_whose_coordinator_was_killed_goes_on(in_cluster):
 def test_a_run_whose_head_was_killed_goes_on_in_another_cluster(in_cluster):
     script = """
     process = start("broken", cluster.address)
-    after_round(process, "train 3/20")
+    after_round(process, "train 3/12")
     cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
     try:
         process.communicate(timeout=120)

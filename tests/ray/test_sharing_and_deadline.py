@@ -169,7 +169,7 @@ def _slow_for_all(client, memory, arguments):
 
 
 def test_a_group_whose_clients_are_all_late_keeps_its_model(run_tiny, ray_session, tmp_path):
-    import raysim.steps.group_training as merging
+    import raysim.methods.method as base
     from raysim.steps.local_training import train_task
 
     marker = str(tmp_path / "slow")
@@ -181,12 +181,12 @@ def test_a_group_whose_clients_are_all_late_keeps_its_model(run_tiny, ray_sessio
             time.sleep(600)
         return train_task(client, memory, arguments)
 
-    before, merging.train_task = merging.train_task, slow_task
+    before, base.train_task = base.train_task, slow_task
     try:
         runtime = "runtime={kind: ray, actors: 3, round_deadline_s: 4, quorum: 0.3}"
         result = run_tiny("local_only", runtime)
     finally:
-        merging.train_task = before
+        base.train_task = before
 
     records = [r for r in _records(result) if r["stage"] == "train"]
     late = [r["late"] for r in records if "late" in r]

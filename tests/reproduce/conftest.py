@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from raysim.config import bundled
 from raysim.studies.reproduce import recipes
 from raysim.studies.reproduce.published import GROUPS
 from raysim.studies.reproduce.recipes import Target
@@ -37,6 +39,14 @@ SMALL = """
 base: tiny.yaml
 train: {rounds: 2}
 """
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _configs_listed_once() -> Iterator[None]:
+    """Tables load hundreds of configs; listing the bundled ones takes half of that time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bundled, "config_files", functools.cache(bundled.config_files))
+        yield
 
 
 @dataclass(frozen=True)
@@ -131,7 +141,8 @@ def as_process(tmp_path: Path) -> Callable[..., list[str]]:
         (folder / "tiny.yaml").write_text(text, encoding="utf-8")
         script = f"""
             import sys
-            from raysim.studies.reproduce import recipes
+            from raysim.config import bundled
+from raysim.studies.reproduce import recipes
             from raysim.studies.reproduce.recipes import Target
             recipes.TARGETS[{target.name!r}] = {target!r}
             recipes.BASES["rcc-pfl", "digits", "full"] = {str(folder / "tiny.yaml")!r}
