@@ -1,7 +1,7 @@
 """FB-NLL's exchange of spectra without a federation: clients of this process, a few at a time.
 
-For tools that work on features alone. The answers are those of the federated step; of a client
-whose turn is over nothing large is kept.
+For tools that work on features alone. The answers are those of the federated step. What is large
+is dropped once a client has had its turn.
 """
 # K clients, J others, Q eigenvectors, D dimensions
 
@@ -21,7 +21,7 @@ from raysim.steps.layouts import BLOCK
 from raysim.steps.relevance import relevance_together, spectrum_task, vectors_task
 
 KEPT_BYTES = 1_000_000_000
-"""Of spectra that are needed again; those beyond it are computed twice."""
+"""Most memory for spectra that are needed again; those beyond it are computed twice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,23 +40,19 @@ def compare(
     clients: Sequence[Client], how: GroupingSettings, *, arrays: Any = "auto"
 ) -> Comparison:
     """Return the similarity of every two clients (FB-NLL Eq. 2-6)."""
-    with threadpool_limits(limits=1):  # sums over threads have other bits
-        return _compared(clients, how, arrays)
-
-
-def _compared(clients: Sequence[Client], how: GroupingSettings, arrays: Any) -> Comparison:
     shared = {"how": how, "arrays": arrays}
     offered, kept = [], 0
-    for client in clients:
-        _, rank = spectrum_task(client, {}, shared)
-        _, vectors = vectors_task(client, {}, {**shared, "rank": rank})
-        offered.append(vectors)
-        kept += _bytes_kept(len(vectors))
-        if kept > KEPT_BYTES:
-            client.scratch.clear()
-    rank = min(vectors.shape[1] for vectors in offered)
-    rows = np.stack([np.ascontiguousarray(vectors[:, :rank].T) for vectors in offered])
-    similarity = symmetric_in_place(answers(clients, rows, how, arrays=arrays))
+    with threadpool_limits(limits=1):  # sums over threads have other bits
+        for client in clients:
+            _, rank = spectrum_task(client, {}, shared)
+            _, vectors = vectors_task(client, {}, {**shared, "rank": rank})
+            offered.append(vectors)
+            kept += _bytes_kept(len(vectors))
+            if kept > KEPT_BYTES:
+                client.scratch.clear()
+        rank = min(vectors.shape[1] for vectors in offered)
+        rows = np.stack([np.ascontiguousarray(vectors[:, :rank].T) for vectors in offered])
+        similarity = symmetric_in_place(answers(clients, rows, how, arrays=arrays))
     return Comparison(similarity, rank, tuple(vectors.shape[1] for vectors in offered))
 
 

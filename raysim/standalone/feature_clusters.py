@@ -62,7 +62,7 @@ class Clusters:
     """SciPy's merge table of 1 - R."""
     groups: np.ndarray
     auto: GroupCount | None
-    """How the number of groups was found, where it was."""
+    """How the number of groups was found, where it was not given."""
 
     @property
     def count(self) -> int:
@@ -143,15 +143,13 @@ def _count(
     parts = []
     for part in range(PARTS):
         rngs = [stream(seed, "part", part, k) for k in range(len(files))]
-        rows = [_some(count, rng) for count, rng in zip(samples, rngs, strict=True)]
+        rows = [  # four fifths of the samples, rounded up, ascending
+            np.sort(rng.choice(count, math.ceil(SHARE * count), replace=False))
+            for count, rng in zip(samples, rngs, strict=True)
+        ]
         parts.append(compare(PartWorld(files, rows).clients(), how).similarity)
     rng = stream(seed, "group_count")
     return choose_count(similarity, np.array(own), how.linkage, rng=rng, parts=parts)
-
-
-def _some(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return four fifths of the samples, rounded up, ascending."""
-    return np.sort(rng.choice(count, math.ceil(SHARE * count), replace=False))
 
 
 # ---- a folder ------------------------------------------------------------------------------
@@ -160,7 +158,7 @@ def _some(count: int, rng: np.random.Generator) -> np.ndarray:
 def save_clusters(found: Clusters, folder: Path, pictures: Mapping[str, bytes]) -> None:
     """Write similarity.npy, assignment.csv, the pictures, and result.json last.
 
-    What an earlier call left is removed first, so that nothing of it stands beside the new groups.
+    Files of an earlier call are removed first, so that none of them stands beside the new groups.
     """
     storage = open_storage(folder)
     matrix = io.BytesIO()
