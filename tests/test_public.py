@@ -150,7 +150,7 @@ def test_wrong_labels_are_repaired_by_clean_subspaces():
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 3
     features = rng.normal(size=(60, 6)) * 0.01 + 2 * np.eye(6)[labels]
-    wrong = np.where(np.arange(60) < 9, (labels + 1) % 3, labels)
+    wrong = (labels + 1) % 3  # every class has another one's name
 
     clean = raysim.class_subspaces(features, labels, rank=1)
 
