@@ -116,6 +116,8 @@ class Experiment:
             raise ConfigError(
                 f"train.rounds must be at least 1, got {config.train.rounds}; raise it"
             )
+        stateless = getattr(config.method, "stateless", None)
+        config.runtime.check_deadline(config.method_label, stateless)
         data = DriverData(config.data, config.seed)
         data.check_privileges(config.method.privileges)
         config.model.check(data.image_shape)
@@ -356,13 +358,13 @@ def preview(config: RunConfig) -> dict[str, Any]:
 def runtime_kind(config: RunConfig, data: DriverData) -> str:
     """Return "local" or "ray".
 
-    Auto stays in this process for small jobs, where actors cost more.
+    Auto stays in this process for small jobs, where actors cost more, unless settings need them.
     """
     runtime = config.runtime
     if runtime.kind != "auto":
         return runtime.kind
-    wants_actors = runtime.address is not None or runtime.actors != "auto" or runtime.per_actor.gpus
-    if wants_actors:
+    asked_for = (runtime.address, runtime.round_deadline_s)
+    if asked_for != (None, None) or runtime.actors != "auto" or runtime.per_actor.gpus:
         return "ray"
     params = num_parameters(config.model, data.image_shape, data.classes)
     samples = sum(len(ids) for ids in data.split.clients)

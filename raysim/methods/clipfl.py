@@ -99,6 +99,7 @@ class ClipFl(InGroups):
     """ClipFL (Morafah et al. 2025): score clients on clean images, prune the worst, go on."""
 
     title: ClassVar[str] = "ClipFL"
+    stateless: ClassVar[bool] = False
 
     score_rounds: Annotated[int | None, In("[1, inf)")] = None
     """T_pre, rounds of Phase I out of train.rounds; null: a quarter."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -59,6 +59,7 @@ ROUNDING = 1e-9
 class FedCorr(InGroups):
     """FedCorr (Xu et al. 2022): noisy clients by LID, labels by confidence, three stages."""
 
+    stateless: ClassVar[bool] = False
     iterations: Annotated[int, In("[1, inf)", do="try 1")] = 2  # FB-NLL; 5 on CIFAR-10 in FedCorr
     """T1, sweeps of stage 1."""
     sweep_rounds: Annotated[int, In("[1, inf)", do="try 1")] = 1

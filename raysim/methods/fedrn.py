@@ -25,7 +25,7 @@ from raysim.core.selection import clean_posterior, unit_range
 from raysim.methods.method import METHODS, LocalTask, WarmedUp, other_training
 from raysim.models.evaluation import sample_losses
 from raysim.models.sessions import Session
-from raysim.protocols import Client, ClientId, Context, Contribution, State, Tree, Where, stateless
+from raysim.protocols import Client, ClientId, Context, Contribution, State, Tree, Where
 from raysim.seeding import stream
 from raysim.settings import In, settings
 from raysim.steps.group_training import (
@@ -140,7 +140,7 @@ class FedRn(WarmedUp):
             probe=self.probed(session, tree),
         )
 
-    @stateless
+    # Not declared stateless: another actor would train again, and who is known needs an upload.
     def kept_upload(
         self, client: Client, memory: Tree, arguments: Mapping[str, Any]
     ) -> tuple[Tree, Contribution]:

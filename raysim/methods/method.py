@@ -73,7 +73,9 @@ class Method:
     counted_by: ClassVar[Literal["samples", "uniform"] | None] = None
     """How clients count in a mean; None: as the server section says."""
     stateless: ClassVar[bool] = True
-    """``train`` leaves the client's memory as it is."""
+    """Training leaves the client's memory as it is.
+
+    Only then may another actor train a client, and a round go on without it."""
 
     @property
     def repair(self) -> Repair | None:

@@ -94,6 +94,7 @@ class Rhfl(InGroups):
     """RHFL (Fang and Ye 2022): align predictions on public images, learn with a robust loss."""
 
     title: ClassVar[str] = "RHFL"
+    stateless: ClassVar[bool] = False
     refuses: ClassVar = (
         no_clean_images("aligns predictions on public images held there"),
         server_optimizers("averages no models"),
@@ -155,7 +156,6 @@ class Rhfl(InGroups):
         kept = {**before, **{str(k): loss for k, loss in losses.items()}}
         return replace(state, values={**state.values, "own_loss": kept}), weights
 
-    @stateless
     def measure(
         self, client: Client, memory: Tree, arguments: Mapping[str, Any]
     ) -> tuple[Tree, float]:

@@ -182,6 +182,12 @@ class Cohort:
         for k in call.on:
             memory, reply = self._attempt(call, k, arguments[k])
             if memory is not self._memory[k]:
+                if call.may_be_missed:
+                    reason = (
+                        "it is declared stateless but returned another memory; return the one it "
+                        "was given, or drop the declaration (a method: stateless = False)"
+                    )
+                    raise ClientFailed(k, call.task.__name__, reason, call.where)
                 self._before.setdefault(k, self._memory[k])
                 self._memory[k], changed = memory, True
                 self._unsaved.add(k)

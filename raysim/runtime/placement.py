@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from raysim.errors import EnvironmentNotFit
+from raysim.errors import ConfigError, EnvironmentNotFit
 from raysim.settings import check, settings
 
 SMALLEST_SHARE = 0.0001
@@ -52,7 +52,8 @@ class RuntimeSettings:
     round_deadline_s: float | None = None
     """After this time a round of training goes on without slow actors; null: wait for all.
 
-    Who is late depends on the machine, so that such a run cannot be repeated bit by bit."""
+    Who is late depends on the machine, so that such a run cannot be repeated bit by bit. Refused
+    without actors, and for methods whose clients keep something from their training."""
     quorum: float = 1.0
     """Share of a round's clients that must have answered before slow ones are left behind."""
 
@@ -87,6 +88,26 @@ class RuntimeSettings:
         )
         remote = self.address is None or self.kind != "local"
         check(remote, "address", "has no meaning with kind: local", got=self.address, do="drop it")
+
+    def check_deadline(self, method: str, stateless: bool | None) -> None:
+        """Refuse a deadline that nothing would come of.
+
+        ``stateless``: whether clients keep nothing from their training; None where a method does
+        not say, then the first task that is waited for is refused.
+        """
+        deadline = f"runtime.round_deadline_s is {self.round_deadline_s}"
+        if self.round_deadline_s is not None and self.kind == "local":
+            raise ConfigError(
+                f"{deadline}, but runtime.kind is local: one process waits for all its clients; "
+                "set runtime.kind to ray or auto, or drop runtime.round_deadline_s and "
+                "runtime.quorum"
+            )
+        if self.round_deadline_s is not None and stateless is False:
+            raise ConfigError(
+                f"{deadline}, but clients of {method} keep something from their training, so that "
+                "no round can go on without one of them; drop runtime.round_deadline_s and "
+                "runtime.quorum, or choose a method like single"
+            )
 
 
 @dataclass(frozen=True)

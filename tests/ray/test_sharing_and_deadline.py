@@ -6,13 +6,17 @@ import os
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import ray
 from ray import cloudpickle
 
+from raysim.errors import ConfigError
+from raysim.methods import method
 from raysim.protocols import Contribution, stacked
 from raysim.runtime.cohort import Call
 from raysim.storage.checkpoint import tree_digest
@@ -51,12 +55,25 @@ def hang(client, memory, arguments):
     return memory, Contribution({"w": np.full(3, client.id, np.float32)}, 1.0, reply=client.id)
 
 
+@dataclass(frozen=True)
+class OwnStep:
+    """A task like that of a method with a local step of its own."""
+
+    stateless: bool = True
+    __name__: ClassVar[str] = "OwnStep"
+
+    def __call__(self, client, memory, arguments):
+        task = hang if "marker" in arguments else send_memory
+        return task(client, memory, arguments)
+
+
 def at_home_of(federation, client):
     homes = federation.map(where_am_i)
     return [k for k in homes if homes[k] == homes[client]]
 
 
-def test_a_round_whose_clients_live_on_one_actor_is_shared_with_the_other(federate, local):
+@pytest.mark.parametrize("task", [send_memory, OwnStep()])
+def test_a_round_whose_clients_live_on_one_actor_is_shared_with_the_other(federate, local, task):
     federation = federate(actors=2)
     for one in (federation, local):
         one.map(remember, value=1.5)
@@ -64,8 +81,8 @@ def test_a_round_whose_clients_live_on_one_actor_is_shared_with_the_other(federa
     assert len(clients) > 1
     groups = {k: k % 2 for k in clients}
 
-    ours = federation.reduce(send_memory, groups=groups)
-    theirs = local.reduce(send_memory, groups=groups)
+    ours = federation.reduce(task, groups=groups)
+    theirs = local.reduce(task, groups=groups)
 
     assert len(set(ours.replies.values())) == 2  # both processes worked
     for g, result in theirs.groups.items():
@@ -134,15 +151,16 @@ def test_a_call_that_reaches_an_actor_twice_counts_once(federate):
     assert ray.get(actor.run.remote(after, 1))[0] == {0: [1.0, 2.0, 0.0]}
 
 
-def test_a_round_goes_on_without_an_actor_past_the_deadline(federate, tmp_path):
+@pytest.mark.parametrize("task", [hang, OwnStep()])
+def test_a_round_goes_on_without_an_actor_past_the_deadline(federate, tmp_path, task):
     federation = federate(actors=2, round_deadline_s=1.0, quorum=0.2)
     federation.map(remember, value=1.0)
     groups = dict.fromkeys(range(5), 0)
     arguments = {"marker": str(tmp_path / "slow"), "who": 3}
 
-    first = federation.reduce(hang, groups=groups, **arguments)
+    first = federation.reduce(task, groups=groups, **arguments)
     late = sorted(federation.late)
-    second = federation.reduce(hang, groups=groups, **arguments)
+    second = federation.reduce(task, groups=groups, **arguments)
 
     assert 3 in late
     assert sorted([*first.replies, *late]) == [0, 1, 2, 3, 4]
@@ -150,6 +168,13 @@ def test_a_round_goes_on_without_an_actor_past_the_deadline(federate, tmp_path):
     assert weights == pytest.approx(np.mean(list(first.replies)))
     assert list(second.replies) == [0, 1, 2, 3, 4]  # the actor is back, its memory too
     assert federation.map(remember, value=2.0)[3] == [4.0, 8.0]
+
+
+def test_a_task_that_may_change_memory_is_refused_where_there_is_a_deadline(federate):
+    federation = federate(actors=1, round_deadline_s=1.0, quorum=0.2)
+
+    with pytest.raises(ConfigError, match=r"round_deadline_s is 1, but OwnStep does not say"):
+        federation.reduce(OwnStep(stateless=False), groups={0: 0})
 
 
 def test_fewer_answers_than_the_quorum_are_waited_for(federate, tmp_path):
@@ -193,6 +218,48 @@ def test_a_group_whose_clients_are_all_late_keeps_its_model(run_tiny, ray_sessio
     assert len(late) == 1
     assert 0 in late[0]
     assert len(records[-1]["per_client"]) == result.summary["clients"]
+
+
+@dataclass(frozen=True)
+class SlowTask:
+    """A task under which client 0 hangs the first time."""
+
+    task: Any
+    marker: str
+    __name__: ClassVar[str] = "SlowTask"
+
+    @property
+    def stateless(self):
+        return self.task.stateless
+
+    def __call__(self, client, memory, arguments):
+        if client.id == 0 and not os.path.exists(self.marker):
+            open(self.marker, "w").close()
+            time.sleep(600)
+        return self.task(client, memory, arguments)
+
+
+def test_a_method_with_a_local_step_of_its_own_goes_on_without_late_clients(
+    run_tiny, ray_session, tmp_path, monkeypatch
+):
+    train, marker = method.train_groups_by, str(tmp_path / "slow")
+    slow = lambda task, *given, **named: train(SlowTask(task, marker), *given, **named)  # noqa: E731
+    monkeypatch.setattr(method, "train_groups_by", slow)
+
+    runtime = "runtime={kind: ray, actors: 3, round_deadline_s: 4, quorum: 0.3}"
+    result = run_tiny("co_teaching", runtime)
+
+    late = [r["late"] for r in _records(result) if "late" in r]
+    assert len(late) == 1
+    assert 0 in late[0]
+
+
+def test_a_method_whose_clients_remember_is_refused_before_anything_starts(run_tiny, tmp_path):
+    runtime = "runtime={kind: auto, round_deadline_s: 4, quorum: 0.3}"
+
+    with pytest.raises(ConfigError, match=r"round_deadline_s is 4.0, but clients of selfie keep"):
+        run_tiny("selfie", runtime, folder="refused")
+    assert not (tmp_path / "refused").exists()
 
 
 def _records(result):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from raysim.errors import ClientFailed
-from raysim.protocols import ClientRecord, Contribution, Handle, Stacked, Where, stacked
+from raysim.protocols import ClientRecord, Contribution, Handle, Stacked, Where, stacked, stateless
 from raysim.runtime.local import LocalFederation
 from raysim.storage.checkpoint import read_object, tree_digest
 
@@ -85,6 +85,16 @@ def test_a_kept_tree_has_the_bits_of_a_mean_over_its_client_alone(task):
     assert list(kept) == [0, 2, 3]
     for k, group in ((0, 0), (2, 1), (3, 2)):
         assert tree_digest(made.get(kept[k])) == tree_digest(made.get(means[group].mean))
+
+
+@stateless
+def remember_in_secret(client, memory, arguments):
+    return {**memory, "seen": np.zeros(1)}, Contribution({"w": np.zeros(1)}, 1.0)
+
+
+def test_a_task_that_is_not_as_stateless_as_it_says_is_named():
+    with pytest.raises(ClientFailed, match="remember_in_secret: it is declared stateless but"):
+        federation().reduce(remember_in_secret, groups={2: 0})
 
 
 def test_a_keep_needs_contributions():

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from raysim.errors import EnvironmentNotFit
+from raysim.errors import ConfigError, EnvironmentNotFit
 from raysim.runtime.placement import (
     Node,
     RuntimeSettings,
@@ -353,3 +353,23 @@ def test_two_raylets_of_one_machine_are_two_rows_of_a_plan():
     layout = describe_plan([1] * 4, twins, asked("auto"))
 
     assert [len(node["actors"]) for node in layout["nodes"]] == [2, 2]
+
+
+# ---- deadlines ---------------------------------------------------------------------------------
+
+HURRY = {"round_deadline_s": 5.0, "quorum": 0.5}
+
+
+@pytest.mark.parametrize("stateless", [True, None])
+def test_a_deadline_is_for_actors_and_methods_that_can_leave_clients_behind(stateless):
+    for kind in ("ray", "auto"):
+        RuntimeSettings(kind=kind, **HURRY).check_deadline("single", stateless)
+    RuntimeSettings(kind="local").check_deadline("selfie", False)
+
+    with pytest.raises(ConfigError, match=r"round_deadline_s is 5.0, but runtime.kind is local"):
+        RuntimeSettings(kind="local", **HURRY).check_deadline("single", stateless)
+
+
+def test_a_deadline_that_a_method_cannot_honour_is_refused_with_what_to_do():
+    with pytest.raises(ConfigError, match=r"clients of selfie keep something.*drop runtime.round_"):
+        RuntimeSettings(kind="auto", **HURRY).check_deadline("selfie", False)

@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError
 
-from raysim.errors import EnvironmentNotFit
+from raysim.errors import ConfigError, EnvironmentNotFit
 from raysim.protocols import (
     ClientId,
     ClientRecord,
@@ -100,6 +100,13 @@ class RayFederation:
         Partial sums go from the actors to the servers, not through the driver.
         """
         call = self._call(task, groups, shared, each, groups)
+        if self._runtime.round_deadline_s is not None and not call.may_be_missed:
+            raise ConfigError(
+                f"runtime.round_deadline_s is {self._runtime.round_deadline_s:g}, but "
+                f"{task.__name__} does not say that it leaves its clients' memory as it is; "
+                "declare it with raysim.protocols.stateless if it does (a method: stateless = "
+                "True), or drop runtime.round_deadline_s and runtime.quorum"
+            )
         count = len(self._servers.actors)
         replies, parts = self._hosts.run(call, count)
         present = {groups[k] for k in replies}
