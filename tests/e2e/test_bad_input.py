@@ -61,7 +61,7 @@ CASES = {
     "negative lr": (["train.lr=-1"], ["train.lr", "got -1.0", "try 0.05"]),
     "lr not a number": (["train.lr=nan"], ["train.lr", "got nan", "try 0.05"]),
     "no round": (["train.rounds=0"], ["train.rounds", "got 0", "raise it"]),
-    "nobody takes part": (["train.participation=0"], ["train.participation", "got 0.0", "above 0"]),
+    "nobody takes part": (["train.participation=0"], ["train.participation", "got 0.0", "(0, 1]"]),
     "negative seed": (["seed=-1"], ["seed", "got -1", "must not be negative"]),
     "no files in data.root": (
         ["data.dataset=mnist", "data.root={files}/empty"],
@@ -102,7 +102,7 @@ CASES = {
     ),
     "zero clients per task": (
         ["data.partition.clients=0"],
-        ["data.partition.clients", "a task has zero clients", "got 0", "raise clients"],
+        ["data.partition.clients", "at least 1", "got 0", "raise clients"],
     ),
     "more clients than samples": (
         ["data.partition.clients=5000"],

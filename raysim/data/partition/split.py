@@ -90,7 +90,7 @@ class PartitionKind(ABC):
     """
 
     # ours; FedCorr, FedFixer, FedRN and ClipFL have 100
-    clients: Annotated[int, In("[1, inf)")] = 12
+    clients: Annotated[int, In("[1, inf)", do="raise clients")] = 12
 
     @property
     def groups(self) -> int:
