@@ -180,7 +180,7 @@ class FedCorr(InGroups):
     def visit(
         self, client: Client, memory: Tree, arguments: Mapping[str, Any]
     ) -> tuple[Tree, Contribution]:
-        """Train, then evaluate the trained model on own samples (stage 1, steps 2 to 4)."""
+        """Train, then evaluate the trained model on all samples (stage 1, steps 2 to 4)."""
         labels = current_labels(client, memory)
         strength = self.proximal * arguments["noise_level"]  # beta mu_k
         pull = {"regulariser": PullToReceived(strength, squared=self.squared)} if strength else {}
@@ -295,8 +295,8 @@ def local_intrinsic_dimension(probabilities: np.ndarray, neighbours: int = 20) -
         rows = points[at : at + CHUNK]
         squared = (rows**2).sum(axis=1)[:, None] + (points**2).sum(axis=1) - 2.0 * rows @ points.T
         distance = np.sqrt(np.maximum(squared, 0.0))
-        own = np.arange(len(rows))
-        distance[own, at + own] = -1.0  # the sample itself comes first and is skipped
+        places = np.arange(len(rows))
+        distance[places, at + places] = -1.0  # the sample itself comes first and is skipped
         nearest = np.sort(np.partition(distance, k, axis=1)[:, : k + 1], axis=1)[:, 1:]
         ratio = nearest / (nearest[:, -1:] + LID_FLOOR) + LID_FLOOR
         # The log of a ratio below one is negative; never zero.
@@ -331,7 +331,7 @@ def noisy_clients(context: Context, state: State) -> State:
 def noise_level_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, float]:
-    """Reply with mu_k, the share of own losses in the upper of two Gaussians (step 6)."""
+    """Reply with mu_k, the share of the client's losses in the upper of two Gaussians (step 6)."""
     upper = upper_component(memory["losses"])
     return memory, float(upper.mean()) if len(upper) else 0.0
 

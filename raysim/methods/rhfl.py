@@ -104,12 +104,12 @@ class Rhfl(InGroups):
     """eta, how much a falling loss raises a client's weight; 0: all alike."""
     loss: SymmetricCrossEntropy = SymmetricCrossEntropy()
     lr: Annotated[float, In("(0, inf)", do="try 0.001")] = 0.001
-    """Of the steps on public images and, with ``local: original``, on own samples."""
+    """Of the steps on public images and, with ``local: original``, on a client's samples."""
     local: Literal["original", "config"] = "original"
     """original: Adam with ``lr``, no decay; config: the optimiser of the train section."""
     public_batch: Annotated[int, In("[1, inf)")] = 256
     pretrain_epochs: Annotated[int, In("[0, inf)")] = 0
-    """Epochs on own samples before the first round."""
+    """Epochs on a client's own samples before the first round."""
     freeze_statistics: bool = False
     """Keep batch norm's running statistics out of the public images."""
 
@@ -198,7 +198,7 @@ class Rhfl(InGroups):
                 stacked = np.stack([outputs[k] for k in members])
                 mixed = others_mixture(stacked, np.array([weights[k] for k in members]))
                 targets = mixed.astype(np.float32)
-                each |= {k: {"targets": own} for k, own in zip(members, targets, strict=True)}
+                each |= {k: {"targets": t} for k, t in zip(members, targets, strict=True)}
             context.sent("up", "predictions", sum(a.nbytes for a in outputs.values()))
             context.sent("down", "predictions", sum(a["targets"].nbytes for a in each.values()))
             outputs = context.federation.map(
@@ -239,8 +239,10 @@ class Rhfl(InGroups):
         self, client: Client, memory: Tree, arguments: Mapping[str, Any]
     ) -> tuple[Tree, dict[str, float]]:
         """Train the client's model by symmetric cross-entropy: local learning (step 4)."""
-        own = {"models": {client.id: model_of(memory)}, "group": client.id, "loss": self.loss}
-        tree, report = trained_model(client, current_labels(client, memory), {**arguments, **own})
+        # Every client is a group of its own.
+        alone = {"models": {client.id: model_of(memory)}, "group": client.id, "loss": self.loss}
+        labels = current_labels(client, memory)
+        tree, report = trained_model(client, labels, {**arguments, **alone})
         reply = {"loss": report.loss, "samples": report.samples}
         return {**memory, **as_memory(tree)}, reply
 
@@ -351,7 +353,7 @@ def evaluate_models(context: Context, state: State) -> State:
 def keep_model_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, None]:
-    """Take a model as one's own."""
+    """Keep the received model as the client's own."""
     return {**memory, **as_memory(arguments["tree"])}, None
 
 
@@ -359,7 +361,7 @@ def keep_model_task(
 def evaluate_model_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, dict[str, float]]:
-    """Reply with accuracy and loss of the own model on the test images of the own task."""
+    """Reply with accuracy and loss of the client's model on the test images of its task."""
     images, labels = client.world.test_set(arguments["test_classes"])
     logits = client_logits(model_of(memory), images, arguments)
     return memory, logit_scores(logits, labels, arguments)
@@ -368,7 +370,7 @@ def evaluate_model_task(
 def send_model_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, Contribution]:
-    """Reply with the own model, for the result of the run."""
+    """Reply with the client's model, for the result of the run."""
     # Not declared stateless: a deadline must not leave anyone's model out of the result.
     return memory, Contribution(model_of(memory), 1.0)
 
