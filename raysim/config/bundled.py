@@ -31,5 +31,4 @@ def bundled_configs() -> Path:
 
 
 def config_files() -> list[Path]:
-    """Every bundled config, sorted."""
     return sorted(bundled_configs().rglob("*.yaml"))

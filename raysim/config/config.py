@@ -132,7 +132,6 @@ def _is_template(text: str) -> bool:
 
 
 def choice_name(chosen: object) -> str:
-    """Return the registered name of a chosen settings object."""
     return str(type(chosen).choice_name)  # type: ignore[attr-defined]
 
 
@@ -163,7 +162,6 @@ def dump_config(config: RunConfig) -> dict[str, Any]:
 
 
 def config_yaml(config: RunConfig) -> str:
-    """Return the complete config as YAML text."""
     return yaml.safe_dump(dump_config(config), sort_keys=False, allow_unicode=True, width=100)
 
 

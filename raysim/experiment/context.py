@@ -45,7 +45,6 @@ class RoundContext:
 
     @property
     def last(self) -> bool:
-        """Whether this is the stage's last round."""
         return self.where.round + 1 == self.where.rounds
 
     @property
@@ -54,15 +53,12 @@ class RoundContext:
         return self.data.clean
 
     def server_features(self, use: str) -> np.ndarray:
-        """Features of the server's clean images."""
         return self.world.features(use, self.data.clean[0])
 
     def server_images(self) -> np.ndarray:
-        """Return the server's clean images."""
         return self.world.images(self.data.clean[0])
 
     def prepared(self, images: np.ndarray) -> np.ndarray:
-        """Return other images as model input."""
         return self.world.prepared(images)
 
     def privilege(self, name: str) -> Any:
@@ -74,16 +70,13 @@ class RoundContext:
         return {"tasks": self.evaluator.tasks}[name]()
 
     def record(self, **values: Any) -> None:
-        """Add to the round's record."""
         self.entry.update(values)
 
     def sent(self, direction: str, message: str, nbytes: int) -> None:
-        """Count bytes by direction and message."""
         counts = self.entry.setdefault("bytes", {"up": {}, "down": {}})[direction]
         counts[message] = counts.get(message, 0) + int(nbytes)
 
     def observe_groups(self, groups: Mapping[ClientId, GroupId]) -> None:
-        """Record the grouping and its score."""
         self.entry["groups"] = [groups[k] for k in sorted(groups)]
         self.entry.update(self.evaluator.groups(groups))
 
@@ -126,17 +119,15 @@ class RoundContext:
         scores: Mapping[ClientId, float] | None = None,
         levels: Mapping[ClientId, float] | None = None,
     ) -> None:
-        """Record who is taken for noisy and how right that is."""
+        """Record which clients are taken for noisy, and how right that is."""
         found = [int(k) for k in clients]
         judged = self.evaluator.noisy_clients(found, scores, levels, labels=self._labels())
         self.entry["noisy_clients"] = {"found": found, **judged}
 
     def artifact(self, name: str, array: np.ndarray) -> None:
-        """Keep an array in the run directory."""
         self.folder.artifact(name, array)
 
     def test_classes(self) -> Mapping[ClientId, tuple[int, ...]]:
-        """Classes each client is evaluated on."""
         return self.data.test_classes()
 
     def _score_labels(self, labels: Mapping[ClientId, np.ndarray]) -> None:

@@ -51,7 +51,6 @@ class Evaluator:
         return noise_rate(self._all(self._true), self._all(self._given))
 
     def groups(self, groups: Mapping[ClientId, GroupId]) -> dict[str, float]:
-        """Score a grouping against the tasks."""
         found = np.array([groups[k] for k in sorted(groups)])
         tasks = self._task_of[sorted(groups)]
         return {
@@ -78,7 +77,7 @@ class Evaluator:
         return {name: sum(own[name] for own in found) for name in found[0]} if found else {}
 
     def kept(self, corrected: Labels, labels: Labels | None = None) -> dict[ClientId, np.ndarray]:
-        """Return which of ``labels`` a correction kept: those it takes for right."""
+        """Return a mask of the labels that a correction kept, and so takes for right."""
         before = labels or self._given
         return {k: new == before[k] for k, new in corrected.items()}
 
@@ -105,9 +104,9 @@ class Evaluator:
     def detection(
         self, selected: Mapping[ClientId, np.ndarray], labels: Labels | None = None
     ) -> dict[str, Any] | None:
-        """Score the samples that were not taken, as those with wrong labels.
+        """Score how well the samples that were not taken are those with wrong labels.
 
-        Also count the clients named of whom nothing was taken.
+        Also count the clients of which no sample was taken.
         """
         judged = labels or self._given
         found = [noise_detection(self._true[k], judged[k], mask) for k, mask in selected.items()]
@@ -205,7 +204,6 @@ class BlindEvaluator(Evaluator):
         """Unknown."""
 
     def phases(self, *args: Any) -> dict[str, int]:
-        """Nothing is known of them."""
         return {}
 
     def selection(
@@ -236,5 +234,4 @@ class BlindEvaluator(Evaluator):
         *,
         labels: Labels | None = None,
     ) -> dict[str, float | None]:
-        """Nothing is known of them."""
         return {}

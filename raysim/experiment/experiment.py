@@ -94,7 +94,10 @@ class Experiment:
         check_trackers(self.config.track, self.folder)
         data = self.prepare()
         with self._federation(data) as federation:
-            self._check_reachable(federation)
+            if not isinstance(federation, LocalFederation):
+                from raysim.runtime.ray.inspection import check_reachable
+
+                check_reachable(self.folder.root)  # every node of the cluster must reach it
             self.folder.open(force=force)
             try:
                 with contextlib.suppress(LeftEarly), self._log_file(federation) as ours:
@@ -144,7 +147,10 @@ class Experiment:
     ) -> Iterator[Rounds]:
         self._write_head(data, federation)
         evaluator = _evaluator(data)
-        self._write_labels(evaluator, data.classes)
+        true = evaluator.true_counts(data.classes)
+        arrays = {} if true is None else {"labels_true": true}
+        for name, array in {**arrays, **evaluator.arrays("given", data.classes)}.items():
+            self.folder.artifact(name, array)  # for reports, beside the corrected labels
         coordinator = Coordinator(
             federation=federation,
             stages=stages_of(self.config),
@@ -204,14 +210,6 @@ class Experiment:
         facts["actors"] = federation.describe()
         self.folder.write("environment.json", facts)
 
-    def _write_labels(self, evaluator: Evaluator, classes: int) -> None:
-        """Keep the label counts that reports show beside the corrected ones."""
-        true = evaluator.true_counts(classes)
-        if true is not None:
-            self.folder.artifact("labels_true", true)
-        for name, array in evaluator.arrays("given", classes).items():
-            self.folder.artifact(name, array)
-
     def _summary(
         self,
         data: DriverData,
@@ -270,13 +268,6 @@ class Experiment:
                 f"--resume: {keys} differ from the config of {self.folder.path}; "
                 f"resume with {self.folder.path}/config.yaml, or use --force to start anew"
             )
-
-    def _check_reachable(self, federation: Federation) -> None:
-        """Refuse a run directory that a node of the cluster cannot reach."""
-        if not isinstance(federation, LocalFederation):
-            from raysim.runtime.ray.inspection import check_reachable
-
-            check_reachable(self.folder.root)
 
     @contextlib.contextmanager
     def _federation(self, data: DriverData) -> Iterator[Federation]:

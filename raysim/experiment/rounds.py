@@ -76,7 +76,6 @@ class Round:
 
     @property
     def groups(self) -> dict[ClientId, GroupId]:
-        """Group of every client."""
         return dict(self.state.groups)
 
     @property
@@ -139,7 +138,6 @@ class Rounds(Iterator[Round]):
         return self._end()
 
     def __next__(self) -> Round:
-        """Run the next round."""
         self._refuse_left()
         if self._progress is None or self.is_finished:
             self._end()
@@ -172,7 +170,6 @@ class Rounds(Iterator[Round]):
                 self._end()
 
     def refuse_early(self) -> None:
-        """Raise ``LeftEarly`` if rounds are left."""
         if self._progress is not None and not self.is_finished:
             done, total = self._progress.coordinator.done, self._progress.coordinator.total
             raise LeftEarly(

@@ -50,31 +50,27 @@ class RunFolder:
 
     @cached_property
     def storage(self) -> Storage:
-        """Where the files are."""
         return open_storage(self.path)
 
     @property
     def root(self) -> str:
-        """The directory as actors name it, which have working directories of their own."""
+        """The directory by its absolute name: actors have working directories of their own."""
         return absolute(self.path)
 
     @property
     def checkpoint(self) -> str:
-        """Folder of the commits."""
         return f"{self.root}/checkpoint"
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run ended with a result."""
         return self.storage.exists("result.json")
 
     @property
     def is_started(self) -> bool:
-        """Whether a run was begun here."""
         return self.storage.exists("config.yaml")
 
     def check(self, *, resume: bool, force: bool) -> None:
-        """Refuse what would lose or mix results; touches nothing."""
+        """Refuse what would lose or mix results. Nothing is changed."""
         self._asked = (resume, force)
         try:
             self._check_state(resume=resume, force=force)
@@ -121,7 +117,6 @@ class RunFolder:
                 raise
 
     def close(self) -> None:
-        """Release the lock."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -133,13 +128,11 @@ class RunFolder:
             self.storage.write(name, text.encode())
 
     def read(self, name: str) -> dict[str, Any]:
-        """Return a JSON file of the directory."""
         with self._reading(name):
             content: dict[str, Any] = json.loads(self.storage.read(name))
         return content
 
     def saved_config(self) -> dict[str, Any]:
-        """Return the settings in config.yaml."""
         try:
             with self._reading("config.yaml"):
                 content = yaml.safe_load(self.storage.read("config.yaml"))
@@ -160,7 +153,6 @@ class RunFolder:
             self.storage.write(f"artifacts/{name}.npy", fill)
 
     def array(self, name: str) -> np.ndarray:
-        """Return an array that was written."""
         with self._reading(f"artifacts/{name}.npy"):
             content = self.storage.read(f"artifacts/{name}.npy")
         try:
@@ -172,7 +164,6 @@ class RunFolder:
         return found
 
     def append(self, record: RoundRecord) -> None:
-        """Add one round's record."""
         with self._writing("rounds.jsonl"):
             if self._lock is not None:
                 self._lock.check()
@@ -241,7 +232,7 @@ class RunFolder:
 
 
 def _is_part(name: str) -> bool:
-    """Whether a crashed write of ours may have left the file."""
+    """Whether the file may be what a crashed write of ours left behind."""
     return name.startswith(tuple(f".{own}." for own in OWN)) and name.endswith(PART)
 
 

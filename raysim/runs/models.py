@@ -166,7 +166,6 @@ class RunModels:
 
     @property
     def names(self) -> list[str]:
-        """Names of the models, in order."""
         return list(self._files) if self._files else self.commit.names
 
     def clients(self, name: str) -> tuple[ClientId, ...]:
@@ -205,7 +204,6 @@ class RunModels:
         return names[0]
 
     def load(self, name: str) -> SavedModel:
-        """Return one model."""
         if name not in self.names:
             known = _few(self.names) if self.names else "none"
             raise DataError(f"{self.storage.root} has no model {name!r}; ask for one of: {known}")

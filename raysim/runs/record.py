@@ -194,7 +194,6 @@ def parse_records(text: str) -> tuple[list[RoundRecord], dict[int, str]]:
 
 
 def format_records(records: Sequence[RoundRecord]) -> str:
-    """Return the lines of rounds.jsonl."""
     return "".join(json.dumps(record.to_json()) + "\n" for record in records)
 
 

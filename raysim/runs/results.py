@@ -58,17 +58,14 @@ class RunResult:
 
     @property
     def method(self) -> str:
-        """Name of the method."""
         return str(self.config["method"]["name"])
 
     @property
     def dataset(self) -> str:
-        """Name of the dataset."""
         return str(self.config["data"]["dataset"]["name"])
 
     @property
     def seed(self) -> int:
-        """The run's seed."""
         return int(self.config["seed"])
 
     @cached_property

@@ -86,7 +86,6 @@ class SavedModel:
 
     @property
     def model(self) -> Model:
-        """The settings of the network."""
         return model_of(self.facts.model)
 
     def build(self) -> Network:
@@ -101,7 +100,6 @@ class SavedModel:
 
 
 def load_model(path: str | Path) -> SavedModel:
-    """Return the model in a file."""
     file = Path(path).expanduser()
     try:
         content = file.read_bytes()
@@ -111,7 +109,6 @@ def load_model(path: str | Path) -> SavedModel:
 
 
 def to_bytes(tree: Tree, facts: ModelFacts) -> bytes:
-    """Return the file's content."""
     from safetensors.numpy import save
 
     shapes = _layout(model_of(facts.model), facts.image_shape, facts.classes)

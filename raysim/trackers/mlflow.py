@@ -109,7 +109,6 @@ class Mlflow:
         self._logged = point.number
 
     def end(self, outcome: str) -> None:
-        """Say how it ended."""
         if self._id:
             self._client.set_terminated(self._id, STATUS.get(outcome, "FAILED"))
 

@@ -61,7 +61,6 @@ class TensorBoard:
         self._writer.flush()
 
     def end(self, outcome: str) -> None:
-        """Close the file."""
         if self._writer is not None:
             self._writer.close()
 

@@ -1,4 +1,4 @@
-"""Trackers beside a run: checked before it, fed by its events, never able to end it."""
+"""Trackers of a run: checked before it starts, fed by its events; their failures never end it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def tracking(
 
 
 class Guarded:
-    """A tracker whose first failure is a warning, and the last thing it does."""
+    """A tracker that is switched off, with a warning, when it fails for the first time."""
 
     def __init__(self, name: str, tracker: Tracker, folder: RunFolder) -> None:
         self._name, self._tracker, self._folder = name, tracker, folder
@@ -88,7 +88,6 @@ class Guarded:
                 self._try(lambda: self._tracker.log(point))
 
     def end(self, outcome: str) -> None:
-        """End the tracker."""
         self._try(lambda: self._tracker.end(outcome))
 
     def _try(self, call: Callable[[], None]) -> None:
