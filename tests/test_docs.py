@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from raysim.cli.main import VERBS, main
-from raysim.studies.reproduce.published import GROUPS, published
+from raysim.studies.reproduce.published import GROUPS
+from raysim.studies.reproduce.recipes import TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -250,7 +251,7 @@ ROWS = {"FB-NLL(-)": "fb_nll_minus", "IFCA-PFL": "ifca_pfl", "RCC-PFL": "rcc_pfl
 
 
 def printed(table: str, data: str, method: str) -> str:
-    cells = published(table)
+    cells = TARGETS[table].printed
     dataset, row = NAMES.get(data, data.lower()), ROWS.get(method, method.lower().replace("-", "_"))
     return " ".join(str(cells[f"{dataset}/m{m}/{row}"].mean) for m in GROUPS)
 
