@@ -12,6 +12,8 @@ import warnings
 
 import numpy as np
 
+from raysim.core.threads import one_thread
+
 LOG_FLOOR = 1e-8
 """Added to probabilities inside the mean of CORES2's losses, as in the released code."""
 ROUNDING = 1e-9
@@ -67,12 +69,11 @@ def clean_posterior(losses: np.ndarray, *, seed: int = 0, steps: int = 100) -> n
         return np.ones(len(scaled))
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
-    from threadpoolctl import threadpool_limits
 
     mixture = GaussianMixture(
         n_components=2, max_iter=steps, tol=1e-2, reg_covar=5e-4, random_state=seed
     )
-    with threadpool_limits(limits=1), warnings.catch_warnings():  # one: see upper_component
+    with one_thread(), warnings.catch_warnings():  # one: see upper_component
         warnings.simplefilter("ignore", ConvergenceWarning)  # few steps are asked for
         posterior: np.ndarray = mixture.fit(scaled[:, None]).predict_proba(scaled[:, None])
     return posterior[:, int(np.argmin(mixture.means_[:, 0]))]

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from raysim.core.threads import one_thread
 from raysim.errors import ConfigError
 from raysim.methods.method import (
     METHODS,
@@ -344,10 +345,9 @@ def upper_component(values: np.ndarray, *, seed: int = 0) -> np.ndarray:
     if len(values) < 2 or np.ptp(values) == 0:
         return np.zeros(len(values), dtype=bool)
     from sklearn.mixture import GaussianMixture
-    from threadpoolctl import threadpool_limits
 
     column = np.asarray(values, dtype=np.float64)[:, None]
-    with threadpool_limits(limits=1):  # k-means adds over threads: other bits for another number
+    with one_thread():  # k-means adds over threads: other bits for another number
         mixture = GaussianMixture(n_components=2, random_state=seed).fit(column)
         assigned: np.ndarray = mixture.predict(column)
     return np.asarray(assigned == int(np.argmax(mixture.means_[:, 0])))

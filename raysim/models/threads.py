@@ -1,22 +1,16 @@
-"""One torch thread, because the number of threads decides the order of sums, and so the bits."""
+"""Where and how torch computes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from typing import Any
+
+from raysim.core import threads
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run the block with one torch thread and restore the number; the federation pins NumPy."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def one_thread() -> AbstractContextManager[Any]:
+    """Run a block with one thread in every numeric library, torch among them."""
+    return threads.one_thread("torch")
 
 
 def torch_device() -> str:

@@ -5,17 +5,15 @@ The same code inside a Ray actor and in the local federation.
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from raysim.core.aggregation import Accumulator, ExactSum, contribution, contributions
+from raysim.core.threads import one_thread
 from raysim.errors import ClientFailed, RaysimError, ServerFailed, StaleCall
 from raysim.protocols import (
     Client,
@@ -103,7 +101,7 @@ class Cohort:
         shared = resolve(call.shared)
         arguments = {k: self._arguments(call, k, shared, resolve) for k in call.on}
         sums: dict[GroupId, Accumulator] = {}
-        with single_threaded():
+        with one_thread():
             together = self._together(call, arguments, sums)
             if together is not None:
                 return Outcome(together, _taken(sums), False)
@@ -283,7 +281,7 @@ def run_at_server(
 ) -> Any:
     """Run a server-side function with one thread; what it raises names it and the round."""
     try:
-        with single_threaded():
+        with one_thread():
             return task(**arguments)
     except RaysimError:
         raise
@@ -303,25 +301,6 @@ def merge_shards(
     for k in sorted(home):
         merged.setdefault(home[k], []).append(k)
     return merged
-
-
-def single_threaded() -> AbstractContextManager[Any]:
-    """One thread for every numeric library: sums over threads have other bits."""
-    stack = ExitStack()
-    stack.enter_context(_libraries(len(sys.modules)).limit(limits=1))
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        stack.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(1)
-    return stack
-
-
-@lru_cache(maxsize=1)
-def _libraries(num_modules: int) -> Any:
-    """Find the loaded libraries (a millisecond); again only after something was imported."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
 
 
 def resolve_with(fetch: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], Any]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from raysim.core.similarity import symmetric_in_place
+from raysim.core.threads import one_thread
 from raysim.protocols import Client
 from raysim.steps.grouping import GroupingSettings
 from raysim.steps.layouts import BLOCK
@@ -42,7 +42,7 @@ def compare(
     """Return the similarity of every two clients (FB-NLL Eq. 2-6)."""
     shared = {"how": how, "arrays": arrays}
     offered, kept = [], 0
-    with threadpool_limits(limits=1):  # sums over threads have other bits
+    with one_thread():  # sums over threads have other bits
         for client in clients:
             _, rank = spectrum_task(client, {}, shared)
             _, vectors = vectors_task(client, {}, {**shared, "rank": rank})
@@ -63,7 +63,7 @@ def answers(
     shared = {"how": how, "arrays": arrays, "rank": rows.shape[1], "others": {"rows": rows}}
     at_once = min(max(KEPT_BYTES // _bytes_kept(rows.shape[2]), 1), BLOCK)
     found = np.empty((len(clients), len(rows)), dtype=np.float32)
-    with threadpool_limits(limits=1):
+    with one_thread():
         for start in range(0, len(clients), at_once):
             part = clients[start : start + at_once]
             (stacked,) = relevance_together(part, [{}] * len(part), [shared] * len(part))

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from raysim import __version__
 from raysim.core.clustering import cluster, merge_tree
@@ -27,6 +26,7 @@ from raysim.core.group_count import (
     choose_count,
     silhouettes,
 )
+from raysim.core.threads import one_thread
 from raysim.data.features.feature_files import FeatureFile, FeatureWorld, PartWorld
 from raysim.errors import ConfigError, DataError, OutputError
 from raysim.report.figure import Dendrogram, Figure, Heatmap
@@ -138,7 +138,7 @@ def _count(
 ) -> GroupCount:
     """Return how many groups there are; repetitions use a part of every client's samples."""
     arguments = {"rank": how.rank, "seed": seed, "arrays": "auto"}
-    with threadpool_limits(limits=1):
+    with one_thread():
         own = [self_task(client, {}, arguments)[1] for client in FeatureWorld(files).clients()]
     parts = []
     for part in range(PARTS):

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from raysim.core.aggregation import mean, merge
+from raysim.core.threads import one_thread
 from raysim.errors import ClientFailed, DataError, StaleCall
 from raysim.protocols import ClientRecord, Contribution, Where
-from raysim.runtime.cohort import Call, Cohort, merge_shards, resolve_with, single_threaded
+from raysim.runtime.cohort import Call, Cohort, merge_shards, resolve_with
 from raysim.seeding import stream
 
 
@@ -277,7 +278,7 @@ def test_one_thread_inside_and_the_old_number_afterwards():
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        with single_threaded():
+        with one_thread():
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:

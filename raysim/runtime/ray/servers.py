@@ -14,8 +14,9 @@ from typing import Any
 import ray
 
 from raysim.core.aggregation import Accumulator, ExactSum, mean, weight_of
+from raysim.core.threads import one_thread
 from raysim.protocols import Where
-from raysim.runtime.cohort import run_at_server, single_threaded
+from raysim.runtime.cohort import run_at_server
 from raysim.runtime.placement import Node, RuntimeSettings
 from raysim.runtime.ray.client_actors import describe_process, resolve
 from raysim.runtime.ray.connection import on_node
@@ -34,7 +35,7 @@ class ParameterServer:
 
     def combine(self, groups: Sequence[int], *parts: Mapping[int, Any]) -> Any:
         """Return (weights and sizes by group, then the mean tree of each of ``groups``)."""
-        with single_threaded():
+        with one_thread():
             totals = {g: _merged([p[g] for p in parts if g in p]) for g in groups}
             means = [mean(totals[g]) for g in groups]
         facts = {
