@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.core.selection import clean_posterior, sieved, small_loss, smallest, unit_range
-from raysim.models.losses import confident_loss
+from raysim.methods.cores2 import confident_loss
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from raysim.core.server_updates import effective_steps
 from raysim.errors import ConfigError
 from raysim.models.params import initial_tree
-from raysim.models.training import TrainSettings, _proximal, train_client
+from raysim.models.training import TrainSettings, local_optimizer, train_client
 from raysim.models.zoo import Logistic
 from raysim.protocols import State
 from raysim.seeding import stream
@@ -150,13 +150,12 @@ def test_every_group_has_moments_of_its_own(bench):
 def test_without_a_data_gradient_weights_move_towards_the_received_ones():
     # raysim/docs/sheets/optimizers.md: from w != w_g and gradient zero, w <- w - lr mu (w - w_g).
     weight = torch.tensor([1.0, -2.0])
-    moves = []
-    update = _proximal(moves.append, [weight], TrainSettings(proximal=0.5))
+    update = local_optimizer([weight], TrainSettings(proximal=0.5, lr=1.0))
     weight += torch.tensor([4.0, 2.0])
 
     update([torch.zeros(2)])
 
-    assert moves[0][0].tolist() == [2.0, 1.0]  # 0.5 (4, 2): the reference is a copy
+    assert weight.tolist() == [3.0, -1.0]  # (5, 0) - 0.5 (4, 2): the reference is a copy
 
 
 def test_the_second_step_is_pulled_back():
