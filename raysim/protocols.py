@@ -1,8 +1,8 @@
 """The narrow waist between methods and machines. Read this first.
 
 A *method* is a list of stages made of federated steps; a *federation* runs tasks on clients.
-Methods and runtime know
-each other only through this page. ``local`` and ``ray`` federations give the same bits.
+Methods and runtime know each other only through this page. ``local`` and ``ray`` federations give
+the same bits.
 """
 
 from __future__ import annotations
@@ -90,12 +90,10 @@ class Client:
 
     @property
     def id(self) -> ClientId:
-        """The client's number."""
         return self.record.id
 
     @property
     def sample_ids(self) -> np.ndarray:
-        """Rows of the training images."""
         return self.record.sample_ids
 
 
@@ -291,9 +289,7 @@ class Context(Protocol):
     where: Where
 
     @property
-    def stage(self) -> str:
-        """The stage's name."""
-        ...
+    def stage(self) -> str: ...
 
     @property
     def round(self) -> int:

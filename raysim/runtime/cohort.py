@@ -1,7 +1,4 @@
-"""Clients that live in one process.
-
-The same code inside a Ray actor and in the local federation.
-"""
+"""Clients that live in one process: the same code in a Ray actor and in the local federation."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from raysim.runtime.coordinator import Event, Listener
 
 LOG, EVENTS = "run.log", "events.jsonl"
 SEND_EVERY_S = 10.0
-"""At least so long between two uploads of a log; the end of the run is one more."""
+"""Least time between two uploads of a log; the end of the run uploads it once more."""
 SHOWN = ("seconds", "loss", "late")
 """Entries of a round's record that its event repeats; rounds.jsonl has them all."""
 
@@ -48,7 +48,6 @@ class Lines:
                 self._kept.append(self._storage.read(name).decode())
 
     def write(self, text: str) -> None:
-        """Add text."""
         if self._file is None:
             self._kept.append(text)
             return
@@ -87,7 +86,6 @@ class EventLog(logging.Handler):
         self._lines, self._run, self._where = lines, dict(run), where
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
         try:
             self._lines.write(json.dumps(self._line(record), default=str) + "\n")
             self._lines.flush()

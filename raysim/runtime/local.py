@@ -34,7 +34,6 @@ class LocalHandle:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
         return sum(a.nbytes for a in self.tree.values())
 
 
@@ -67,7 +66,6 @@ class LocalFederation:
         each: Mapping[ClientId, Mapping[str, Any]] | None = None,
         **shared: Any,
     ) -> dict[ClientId, Any]:
-        """Run a task on clients."""
         ids = tuple(sorted(self.clients if on is None else on))
         return self._cohort.run(
             Call(task, ids, shared, each or {}, None, self.where), _resolve
@@ -81,7 +79,6 @@ class LocalFederation:
         each: Mapping[ClientId, Mapping[str, Any]] | None = None,
         **shared: Any,
     ) -> Reduced:
-        """Run a task on clients and average per group."""
         call = Call(task, tuple(sorted(groups)), shared, each or {}, groups, self.where)
         outcome = self._cohort.run(call, _resolve)
         results = {
@@ -98,7 +95,6 @@ class LocalFederation:
         each: Mapping[ClientId, Mapping[str, Any]] | None = None,
         **shared: Any,
     ) -> dict[ClientId, Handle]:
-        """Run a task on clients and store each one's tree."""
         call = Call(task, tuple(sorted(on)), shared, each or {}, None, self.where, keeps=True)
         sums = self._cohort.run(call, _resolve).sums
         return {k: _kept(mean(sums[k])) for k in call.on}
@@ -112,32 +108,27 @@ class LocalFederation:
         return self.put(self.serve(task, server=server, **shared))
 
     def put(self, tree: Tree) -> Handle:
-        """Keep a copy of a tree."""
         return _kept({name: np.array(array) for name, array in tree.items()})
 
     def get(self, handle: Handle) -> Tree:
-        """Return a kept tree."""
         tree: Tree = _resolve(handle)
         return tree
 
     def commit(self, folder: str, models: Mapping[str, Handle]) -> dict[str, Any]:
-        """Write changed memory and models."""
         saved = self._cohort.save(folder)
         self._shards = merge_shards(self._shards, [saved] if saved else [])
         stored = {name: write_object(folder, self.get(h)) for name, h in sorted(models.items())}
         return {"memory": self._shards, "models": stored}
 
     def restore(self, folder: str, manifest: Mapping[str, Any]) -> dict[str, Handle]:
-        """Take memory and models back."""
         self._shards = dict(manifest["memory"])
         self._cohort.load(folder, self._shards)
         return {n: self.put(read_object(folder, d)) for n, d in manifest["models"].items()}
 
     def describe(self) -> list[dict[str, Any]]:
-        """One row: this process."""
         count = len(self.clients)
         row = {"actor": "driver", "role": "clients", "pid": os.getpid(), "node": "this process"}
         return [{**row, "share": "1 thread", "clients": count}]
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there are no actors."""

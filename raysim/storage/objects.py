@@ -33,9 +33,9 @@ Content = bytes | Callable[[IO[bytes]], None]
 
 LOCK = ".lock"
 ASKED_S = 0.3
-"""How long a lock is tried for: somebody may only be asking whether it is held."""
+"""How long to try for a lock: another process may only be asking whether it is held."""
 PART = ".part"
-"""How names of files end that are not whole yet."""
+"""Ending of files that are not whole yet."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
@@ -221,7 +221,6 @@ class LocalStorage(Storage):
         self.root = str(folder)
 
     def open(self, name: str) -> IO[bytes]:
-        """Open the file."""
         return self._path(name).open("rb")
 
     def write(self, name: str, content: Content) -> None:
@@ -255,7 +254,6 @@ class LocalStorage(Storage):
             return False
 
     def names(self, folder: str = "") -> list[str]:
-        """List the folder."""
         path = self._path(folder) if folder else self._folder
         try:
             return sorted(os.listdir(path))
@@ -263,21 +261,17 @@ class LocalStorage(Storage):
             return []
 
     def find(self, name: str) -> list[str]:
-        """Walk through all folders."""
         found = self._folder.rglob(checked_name(name)) if self._folder.is_dir() else ()
         return [str(path) for path in sorted(p.parent for p in found)]
 
     def remove(self, name: str) -> None:
-        """Unlink the file."""
         self._path(name).unlink(missing_ok=True)
 
     def remove_folder(self, name: str) -> None:
-        """Remove the tree."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._path(name))
 
     def rename(self, old: str, new: str) -> None:
-        """Rename the file."""
         self._path(old).replace(self._path(new))
 
     def check_writable(self) -> None:
@@ -294,7 +288,7 @@ class LocalStorage(Storage):
         return FolderLock(self._folder / LOCK)
 
     def is_in_use(self) -> bool:
-        """Try a shared lock for a moment; whoever comes in that moment tries again."""
+        """Try a shared lock for a moment; a process that wants the lock just then tries again."""
         try:
             with (self._folder / LOCK).open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -311,7 +305,7 @@ class LocalStorage(Storage):
 
 
 class FolderLock:
-    """A locked file. It stays: whoever opened it before it went would lock what has no name."""
+    """A locked file. It is never removed: a process that has it open would lock a deleted file."""
 
     def __init__(self, path: Path) -> None:
         self._lock = FileLock(path)
@@ -324,10 +318,9 @@ class FolderLock:
             ) from None
 
     def check(self) -> None:
-        """Nothing to do: nobody can take over a locked file."""
+        """Do nothing: nobody can take over a locked file."""
 
     def release(self) -> None:
-        """Unlock."""
         self._lock.release()
 
 

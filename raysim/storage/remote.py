@@ -34,7 +34,6 @@ class RemoteStorage(Storage):
         self._appended: dict[str, bytes] = {}
 
     def open(self, name: str) -> IO[bytes]:
-        """Fetch the object."""
         with _as_os_error():
             return io.BytesIO(self._files.cat_file(self._at(name)))
 
@@ -85,13 +84,11 @@ class RemoteStorage(Storage):
         return sorted(self.root + p.removesuffix(ending) for p in tails if p.endswith(ending))
 
     def remove(self, name: str) -> None:
-        """Delete the object."""
         self._appended.pop(name, None)
         with _as_os_error(), contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._at(name))
 
     def remove_folder(self, name: str) -> None:
-        """Delete all objects below."""
         with _as_os_error(), contextlib.suppress(FileNotFoundError):
             self._files.rm(self._at(name), recursive=True)
 
@@ -117,7 +114,7 @@ class RemoteStorage(Storage):
         return RemoteLock(self)
 
     def is_in_use(self) -> bool:
-        """Whether somebody gave a sign of life lately, by this machine's clock."""
+        """Whether another process gave a recent sign of life, by this machine's clock."""
         for name in self.names(LOCK):
             with contextlib.suppress(FileNotFoundError):
                 seen = self.modified(f"{LOCK}/{name}")
@@ -154,7 +151,7 @@ class RemoteLock:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise if another process took over, which it may when we gave no sign for long."""
+        """Raise if another process took over, as it may after a long silence of ours."""
         if time.monotonic() - self._signed_at > STALE_S / 2:
             self._refresh()
         if self._is_lost:

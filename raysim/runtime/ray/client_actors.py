@@ -106,11 +106,9 @@ class ClientActor:
         return self._cohort.save(folder, number)
 
     def load(self, folder: str, shards: Mapping[str, Sequence[ClientId]]) -> None:
-        """Take memory back from a commit."""
         self._cohort.load(folder, shards)
 
     def describe(self) -> dict[str, Any]:
-        """Where this actor is and what it is pinned to."""
         return describe_process()
 
 

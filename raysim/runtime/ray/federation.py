@@ -82,7 +82,6 @@ class RayFederation:
         each: Mapping[ClientId, Mapping[str, Any]] | None = None,
         **shared: Any,
     ) -> dict[ClientId, Any]:
-        """Run a task on clients: one call per actor."""
         ids = self.clients if on is None else on
         call = self._call(task, ids, shared, each, None)
         return self._hosts.run(call, len(self._servers.actors))[0]
@@ -138,7 +137,6 @@ class RayFederation:
         return {k: RayHandle(refs[k], nbytes) for k, nbytes in sizes.items()}
 
     def serve(self, task: Callable[..., Any], *, server: int = 0, **shared: Any) -> Any:
-        """Run a function on a parameter server."""
         return self._ask(server, "run", task, shared, self.where)[1]
 
     def derive(self, task: Callable[..., Tree], *, server: int = 0, **shared: Any) -> Handle:
@@ -147,11 +145,9 @@ class RayFederation:
         return RayHandle(ref, nbytes)
 
     def put(self, tree: Tree) -> Handle:
-        """Store a tree once."""
         return RayHandle(ray.put(dict(tree)), sum(a.nbytes for a in tree.values()))
 
     def get(self, handle: Handle) -> Tree:
-        """Fetch a tree to the driver."""
         assert isinstance(handle, RayHandle)
         try:
             tree: Tree = fetch(handle)
@@ -171,7 +167,6 @@ class RayFederation:
         return {"memory": shards, "models": stored}
 
     def restore(self, folder: str, manifest: Mapping[str, Any]) -> dict[str, Handle]:
-        """Take memory and models back."""
         self._shards = dict(manifest["memory"])
         self._hosts.go_back(folder, self._shards, self.where)
         models: dict[str, Handle] = {}
@@ -181,7 +176,6 @@ class RayFederation:
         return models
 
     def describe(self) -> list[dict[str, Any]]:
-        """One row per actor."""
         return [*self._hosts.rows, *self._servers.rows]
 
     def close(self) -> None:

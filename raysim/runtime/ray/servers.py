@@ -45,7 +45,6 @@ class ParameterServer:
         return (facts, *means)
 
     def run(self, task: Callable[..., Any], shared: Mapping[str, Any], where: Where | None) -> Any:
-        """Run a server-side function."""
         return run_at_server(task, resolve(dict(shared)), where)
 
     def derive(
@@ -65,7 +64,6 @@ class ParameterServer:
         return sum(a.nbytes for a in tree.values()), tree
 
     def describe(self) -> dict[str, Any]:
-        """Where this actor is."""
         return describe_process()
 
 
@@ -107,7 +105,6 @@ class Servers:
         self.rows = [_row(fact) for fact in facts]
 
     def end(self) -> None:
-        """End the actors."""
         for actor in self.actors:
             ray.kill(actor)
         self.actors = []
