@@ -180,10 +180,21 @@ def test_long_suite_requires_everything_but_a_gpu(checkout, tmp_path):
 
     done = checkout.run("test", "--all", PATH=f"{tmp_path}:{os.environ['PATH']}")
 
-    assert checkout.lines()[-1] == f"pytest 1 -p require_all {SHOWN} -m not gpu"
+    alone = SHOWN.replace("-n 2", "-n 0")
+    assert checkout.lines()[-2:] == [
+        f"pytest 1 -p require_all {SHOWN} -m not cluster and not gpu",
+        f"pytest 1 -p require_all {alone} -m cluster and not gpu",
+    ]
     assert done.returncode == 0
     assert "sshd" in commands
     assert not (tmp_path / "called-apt-get").exists()
+
+
+def test_long_suite_fails_if_either_part_fails(checkout):
+    checkout.set_up()
+
+    assert checkout.run("test", "--all", PYTEST_EXIT="1").returncode == 1
+    assert checkout.run("test", "--all", PYTEST_EXIT="5").returncode == 5  # nothing was selected
 
 
 def test_quick_suite_runs_pure_tests_without_linters(checkout):
