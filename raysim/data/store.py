@@ -49,7 +49,6 @@ class ImageStore:
 
     @property
     def classes(self) -> int:
-        """Number of classes."""
         return len(self.class_names)
 
     @cached_property
@@ -59,7 +58,6 @@ class ImageStore:
 
     @cached_property
     def test_images(self) -> np.ndarray:
-        """Test images (N, H, W, C), memory-mapped, read-only."""
         return _map(self.folder / "test_images.npy")
 
     @cached_property
@@ -99,7 +97,6 @@ def materialise(dataset: Dataset, root: str | None) -> ImageStore:
 
 
 def open_store(folder: Path) -> ImageStore:
-    """Return the store in ``folder``."""
     try:
         meta = json.loads((folder / "meta.json").read_text())
         return ImageStore(

@@ -142,7 +142,6 @@ class DataWorld:
         return self.prepared(self._store.test_images[ids]), labels[ids]
 
     def features(self, use: str, sample_ids: np.ndarray) -> np.ndarray:
-        """Return feature rows of training images."""
         if use not in self._features:
             from raysim.data.features import feature_file
             from raysim.data.store import cache_root
@@ -219,7 +218,6 @@ class DriverData:
 
     @property
     def knows_tasks(self) -> bool:
-        """Whether the true tasks are known."""
         return self.given is None or self.given.knows_tasks
 
     @property
@@ -229,7 +227,6 @@ class DriverData:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Height, width, channels."""
         return self.store.image_shape
 
     def dimensions(self, uses: Sequence[str]) -> dict[str, int]:
@@ -251,7 +248,6 @@ class DriverData:
         )
 
     def client_records(self) -> tuple[ClientRecord, ...]:
-        """Return sample ids and given labels of every client."""
         return tuple(
             ClientRecord(id=k, sample_ids=ids, labels=given)
             for k, (ids, given) in enumerate(zip(self.split.clients, self.noisy.given, strict=True))
@@ -264,7 +260,6 @@ class DriverData:
         return ids, self.true_labels[ids]
 
     def check_clean_classes(self) -> None:
-        """Refuse a clean set that misses a class."""
         counts = np.bincount(self.clean[1], minlength=self.classes)
         missing = np.flatnonzero(counts == 0)
         if missing.size and self.given is not None:

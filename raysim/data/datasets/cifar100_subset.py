@@ -49,7 +49,6 @@ class Cifar100Subset(DatasetKind):
             )
 
     def sources(self, root: Path | None) -> list[Path]:
-        """Return the file, if it is there."""
         path = data_root(root) / FILE
         return [path] if path.is_file() else []
 
@@ -82,5 +81,4 @@ class Cifar100Subset(DatasetKind):
         return checked(arrays, f"dataset 'cifar100_subset' in {path.parent}")
 
     def tasks(self, groups: int) -> Tasks | None:
-        """Return vehicles and the rest as two tasks."""
         return (VEHICLES, OTHERS) if groups == 2 else None

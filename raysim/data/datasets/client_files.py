@@ -60,7 +60,6 @@ class ClientFiles(DatasetKind):
     """Share of every client's images that is held out for the test; 0: there is a test set."""
 
     def folder(self, root: Path | None) -> Path:
-        """Return the folder of the clients: data.root."""
         return data_root(root) / "client_files" if root is None else data_root(root)
 
     def ensure(self, root: Path | None) -> None:
@@ -68,7 +67,6 @@ class ClientFiles(DatasetKind):
         self._read(root)
 
     def sources(self, root: Path | None) -> list[Path]:
-        """Return every file of the folder."""
         return self._read(root).sources
 
     def load(self, root: Path | None, new_array: NewArray = in_memory) -> Arrays:
@@ -151,7 +149,11 @@ class ClientFiles(DatasetKind):
         count, at = sum(len(rows) for _, rows in parts), 0
         images: np.ndarray | None = None
         for part, rows in parts:
-            own = self._images(part, rows)
+            if part.photos:
+                own = np.empty((len(rows), self.size, self.size, 3), np.uint8)
+                decode([part.photos[i] for i in rows], own)
+            else:
+                own = _npz_images(part)[rows]
             if images is None:
                 images, first = new_array(split, (count, *own.shape[1:]), own.dtype), part
             if own.shape[1:] != images.shape[1:] or own.dtype != images.dtype:
@@ -163,14 +165,6 @@ class ClientFiles(DatasetKind):
             at += len(own)
         assert images is not None
         return images, np.concatenate([_truth(part)[rows] for part, rows in parts])
-
-    def _images(self, part: Part, rows: np.ndarray) -> np.ndarray:
-        if part.photos:
-            images = np.empty((len(rows), self.size, self.size, 3), np.uint8)
-            decode([part.photos[i] for i in rows], images)
-            return images
-        chosen: np.ndarray = _npz_images(part)[rows]
-        return chosen
 
 
 def _npz_images(part: Part) -> np.ndarray:

@@ -36,11 +36,6 @@ class Part:
     photos: tuple[Path, ...] = ()
     """Image files in the order of the labels; empty for an npz."""
 
-    @property
-    def sources(self) -> tuple[Path, ...]:
-        """Every file that holds something of it."""
-        return self.photos or (self.path,)
-
 
 @dataclass(frozen=True, eq=False)
 class ClientFolder:
@@ -60,10 +55,9 @@ class ClientFolder:
 
     @property
     def sources(self) -> list[Path]:
-        """Every file that was read."""
         parts = [*self.clients, *(part for part in (self.test, self.server) if part)]
         tasks = [self.root / TASKS] if (self.root / TASKS).is_file() else []
-        return [path for part in parts for path in part.sources] + tasks
+        return [path for part in parts for path in part.photos or (part.path,)] + tasks
 
 
 def read_client_folder(root: Path) -> ClientFolder:
@@ -75,7 +69,14 @@ def read_client_folder(root: Path) -> ClientFolder:
     if bool(files) == bool(folders):
         found = f"{len(files)} npz files and {len(folders)} folders" if files else "neither"
         raise DataError(f"{root} must hold {LAYOUT}, got {found}; use one of the two layouts")
-    names, parts = _npz_parts(files) if files else _photo_parts(folders)
+    if files:
+        parts = {path.stem: _npz_part(path) for path in files}
+        every = [a for part in parts.values() for a in (part.labels, part.true) if a is not None]
+        names = tuple(str(label) for label in range(max(int(a.max()) for a in every) + 1))
+    else:
+        named = {folder: class_folders(folder) for folder in folders}
+        names = tuple(sorted({name for own in named.values() for name in own}, key=by_number))
+        parts = {folder.name: _photo_part(folder, own, names) for folder, own in named.items()}
     test, server = parts.pop(TEST, None), parts.pop(SERVER, None)
     clients = tuple(parts[name] for name in sorted(parts, key=by_number))
     if not clients:
@@ -86,7 +87,7 @@ def read_client_folder(root: Path) -> ClientFolder:
     if any(known) and not all(known):
         lacking = clients[known.index(False)].path
         _refuse(lacking, "must hold true_labels as other clients do", "none", "add or remove all")
-    tasks, task_of, named = _tasks(root, clients, names)
+    tasks, task_of, is_told = _tasks(root, clients, names)
     return ClientFolder(
         root=root,
         clients=clients,
@@ -96,18 +97,8 @@ def read_client_folder(root: Path) -> ClientFolder:
         tasks=tasks,
         task_of=task_of,
         knows_labels=all(known),
-        knows_tasks=named or all(known),
+        knows_tasks=is_told or all(known),
     )
-
-
-# ---- npz files -----------------------------------------------------------------------------
-
-
-def _npz_parts(files: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, Part]]:
-    parts = {path.stem: _npz_part(path) for path in files}
-    every = [a for part in parts.values() for a in (part.labels, part.true) if a is not None]
-    classes = max(int(labels.max()) for labels in every) + 1
-    return tuple(str(label) for label in range(classes)), parts
 
 
 def _npz_part(path: Path) -> Part:
@@ -146,15 +137,6 @@ def _checked_labels(path: Path, arrays: Mapping[str, np.ndarray], name: str) -> 
     return labels.astype(np.int64)
 
 
-# ---- folders of photos ---------------------------------------------------------------------
-
-
-def _photo_parts(folders: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, Part]]:
-    named = {folder: class_folders(folder) for folder in folders}
-    names = tuple(sorted({name for own in named.values() for name in own}, key=by_number))
-    return names, {f.name: _photo_part(f, own, names) for f, own in named.items()}
-
-
 def _photo_part(folder: Path, own: Sequence[str], names: Sequence[str]) -> Part:
     photos: list[Path] = []
     labels: list[int] = []
@@ -165,9 +147,6 @@ def _photo_part(folder: Path, own: Sequence[str], names: Sequence[str]) -> Part:
     if not photos:
         _refuse(folder, "must hold photos in <class>/", "none", "add some or remove the folder")
     return Part(folder.name, folder, np.array(labels, dtype=np.int64), photos=tuple(photos))
-
-
-# ---- truth and tasks -----------------------------------------------------------------------
 
 
 def _tasks(

@@ -74,11 +74,9 @@ class DatasetKind:
         """Make sure the files are there."""
 
     def sources(self, root: Path | None) -> list[Path]:
-        """Return the files that ``load`` would read."""
         return []
 
     def tasks(self, groups: int) -> Tasks | None:
-        """Return the published class sets of ``groups`` tasks, where there are some."""
         return None
 
 

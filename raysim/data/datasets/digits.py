@@ -45,5 +45,4 @@ class Digits(DatasetKind):
         )
 
     def tasks(self, groups: int) -> Tasks | None:
-        """Return the papers' tasks of the digit sets."""
         return DIGIT_TASKS.get(groups)

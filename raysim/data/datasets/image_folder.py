@@ -75,7 +75,6 @@ class PhotoSet(DatasetKind):
         self._found(root)
 
     def sources(self, root: Path | None) -> list[Path]:
-        """Return every file that ``load`` reads."""
         found = self._found(root)
         return [*found.lists, *found.train.paths, *found.test.paths]
 
@@ -159,7 +158,6 @@ class MiniWebVision(PhotoSet):
     normalisation = IMAGENET  # ours: as for Clothing1M
 
     def splits(self, base: Path) -> Splits | None:
-        """Return the photos of the first ``classes`` class folders."""
         found = folder_splits(base, first=self.classes)
         if found is not None and len(found.class_names) < self.classes:
             raise DataError(
@@ -191,7 +189,6 @@ def folder_splits(base: Path, first: int | None = None) -> Splits | None:
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder."""
     return [entry.name for entry in os.scandir(folder) if entry.is_dir()]
 
 

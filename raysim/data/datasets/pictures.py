@@ -106,9 +106,6 @@ def _folder(path: Path, class_names: Sequence[str]) -> list[_Photo]:
     return [_Photo(file, label) for file, label in zip(files, labels, strict=True)]
 
 
-# ---- photos --------------------------------------------------------------------------------
-
-
 def _photo_blocks(photos: Sequence[_Photo], wanted: Wanted, changed: Changed) -> Iterator[Block]:
     from PIL import Image
 
@@ -145,14 +142,21 @@ def _fitted(picture: object, wanted: Wanted, changed: Changed, name: str) -> np.
     return np.asarray(fitted).reshape(wanted.image_shape)
 
 
-# ---- arrays --------------------------------------------------------------------------------
-
-
 def _array_blocks(path: Path, wanted: Wanted, changed: Changed) -> Iterator[Block]:
     images, labels = _read(path)
     images = _stacked(images, wanted, changed, str(path))
     if labels is not None:
-        _check_labels(path, labels, len(images), len(wanted.class_names))
+        count, classes = len(images), len(wanted.class_names)
+        if labels.shape != (count,) or labels.dtype.kind not in "iu":
+            raise DataError(
+                f"{path}: labels must be {count} integers, got {labels.dtype} {labels.shape}; "
+                "write one class number per image"
+            )
+        if labels.min() < 0 or labels.max() >= classes:
+            raise DataError(
+                f"{path}: labels must be classes 0 to {classes - 1}, got {labels.min()} to "
+                f"{labels.max()}; the model knows no others"
+            )
     for start in range(0, len(images), BLOCK):
         rows = range(start, min(start + BLOCK, len(images)))
         part = _like_wanted(images[rows.start : rows.stop], wanted, changed, str(path))
@@ -225,16 +229,3 @@ def _like_wanted(images: np.ndarray, wanted: Wanted, changed: Changed, name: str
     flat = images[..., 0] if images.shape[3] == 1 else images
     fitted = [_fitted(Image.fromarray(np.asarray(i)), wanted, changed, name) for i in flat]
     return np.stack(fitted)
-
-
-def _check_labels(path: Path, labels: np.ndarray, count: int, classes: int) -> None:
-    if labels.shape != (count,) or labels.dtype.kind not in "iu":
-        raise DataError(
-            f"{path}: labels must be {count} integers, got {labels.dtype} {labels.shape}; write "
-            "one class number per image"
-        )
-    if labels.min() < 0 or labels.max() >= classes:
-        raise DataError(
-            f"{path}: labels must be classes 0 to {classes - 1}, got {labels.min()} to "
-            f"{labels.max()}; the model knows no others"
-        )

@@ -69,7 +69,6 @@ class Facts:
 
     @property
     def npz(self) -> str:
-        """Name of the prepared file."""
         return f"{self.name}.npz"
 
     @property
@@ -80,7 +79,6 @@ class Facts:
 
     @property
     def is_idx(self) -> bool:
-        """Whether the torchvision layout is idx files."""
         return self.files[0].endswith(IDX_FILES[0])
 
     def find(self, folder: Path) -> list[Path]:
@@ -117,7 +115,6 @@ class StandardSet(DatasetKind):
             ) from error
 
     def sources(self, root: Path | None) -> list[Path]:
-        """Return the files that ``load`` reads; none if they are not there."""
         return self.facts.find(data_root(root))
 
     def load(self, root: Path | None, new_array: NewArray = in_memory) -> Arrays:
@@ -147,7 +144,6 @@ class StandardSet(DatasetKind):
         )
 
     def tasks(self, groups: int) -> Tasks | None:
-        """Return the papers' tasks of this set."""
         return self.facts.task_table.get(groups)
 
     def _read(self, folder: Path, files: list[Path]) -> dict[str, np.ndarray]:

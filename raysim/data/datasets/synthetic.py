@@ -53,7 +53,6 @@ class Synthetic(DatasetKind):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of one sample."""
         side = math.isqrt(self.dim)
         return (side, side, 1) if side * side == self.dim else (1, self.dim, 1)
 

@@ -9,8 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +38,20 @@ def download(class_name: str, out: Path, files: Sequence[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".fetch-") as name:
         work = Path(name)
+        before = socket.getdefaulttimeout()
         try:
             _require_answer(_first_urls(class_name))
-            with _socket_timeout(_ANSWER_S):
-                for train in (True, False):
-                    _open(class_name, work, train=train, download=True)
+            socket.setdefaulttimeout(_ANSWER_S)  # torchvision passes none and would wait for ever
+            for train in (True, False):
+                _open(class_name, work, train=train, download=True)
         except Exception as error:  # network, disk, checksum: all end here, none is ours to sort
+            reason = " ".join(str(error).split())[:500] or type(error).__name__
             raise DataError(
                 f"torchvision.datasets.{class_name} could not be downloaded: "
-                f"{_one_line(error)}; check the network, or put the files there by hand"
+                f"{reason}; check the network, or put the files there by hand"
             ) from error
+        finally:
+            socket.setdefaulttimeout(before)
         install(work, out, files)
 
 
@@ -101,17 +104,3 @@ def _require_answer(urls: Sequence[str]) -> None:
         if answered.is_set():
             return
     raise OSError(failures[-1])
-
-
-@contextmanager
-def _socket_timeout(seconds: float) -> Iterator[None]:
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)  # torchvision passes none, and the default waits for ever
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:500] or type(error).__name__

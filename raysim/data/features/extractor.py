@@ -43,11 +43,9 @@ class PixelFeatures:
     """The image itself, flattened: bytes scaled to [0, 1], floating-point values as they are."""
 
     def dimension(self, image_shape: ImageShape) -> int:
-        """Return the number of values in an image."""
         return int(np.prod(image_shape))
 
     def extract(self, images: np.ndarray) -> np.ndarray:
-        """Flattened images, float32."""
         rows = np.asarray(images).reshape(len(images), -1)
         if rows.dtype == np.uint8:
             return rows.astype(np.float32) / np.float32(255)
@@ -60,7 +58,6 @@ class PixelFeatures:
         return images.reshape(len(images), -1)
 
     def fingerprint(self) -> str:
-        """Kind."""
         return "pixels/1"
 
     def check_available(self) -> None:

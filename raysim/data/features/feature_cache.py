@@ -26,19 +26,13 @@ class Images(Protocol):
     """The part of an ``ImageStore`` that features are made of."""
 
     @property
-    def digest(self) -> str:
-        """Hash of the images."""
-        ...
+    def digest(self) -> str: ...
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Height, width, channels."""
-        ...
+    def image_shape(self) -> tuple[int, int, int]: ...
 
     @property
-    def train_images(self) -> np.ndarray:
-        """Memory-mapped images (N, H, W, C)."""
-        ...
+    def train_images(self) -> np.ndarray: ...
 
 
 @runtime_checkable

@@ -129,7 +129,6 @@ class PartWorld(FeatureWorld):
         self._rows = rows
 
     def features(self, use: str, sample_ids: np.ndarray) -> np.ndarray:
-        """Return the chosen rows of one client."""
         rows: np.ndarray = super().features(use, sample_ids)[self._rows[int(sample_ids[0])]]
         return rows
 

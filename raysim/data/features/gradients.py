@@ -52,7 +52,6 @@ class HogFeatures:
     """Whole factor by which images are enlarged (bilinear) before; 4 suits the 8x8 digits."""
 
     def dimension(self, image_shape: ImageShape) -> int:
-        """Length of a HoG row."""
         height, width = image_shape[0] * self.enlarge, image_shape[1] * self.enlarge
         return hog_dimension(
             (height, width),
@@ -80,7 +79,6 @@ class HogFeatures:
         return rows
 
     def fingerprint(self) -> str:
-        """Kind and settings."""
         return (
             f"hog/1 orientations={self.orientations} cell={self.cell} block={self.block} "
             f"enlarge={self.enlarge}"
@@ -138,12 +136,19 @@ def hog(images: Array, orientations: int = 9, cell: int = 8, block: int = 1) -> 
     if num_images == 0:
         return xp.zeros((0, dimension), dtype=xp.float64, device=device(images))
 
-    tables = _tables_beside(images, orientations)
+    tables: ByteTables | None = None  # for bytes, unless a key would overflow
+    too_many = images.shape[3] > 1 << CHANNEL_BITS or orientations >= 1 << BIN_BITS
+    if images.dtype == xp.uint8 and not too_many:
+        keys, strengths = _byte_tables(orientations)
+        place = device(images)
+        tables = ByteTables(xp.asarray(keys, device=place), xp.asarray(strengths, device=place))
     budget = PIXELS_PER_CHUNK if "cpu" in str(device(images)).lower() else PIXELS_PER_GPU_CHUNK
     size = max(1, budget // (height * width))
     rows = []
     for start in range(0, num_images, size):
-        planes = _images_last(images[start : min(start + size, num_images), ...])
+        # (C, H, W, N), contiguous: NumPy's astype would keep the strides of the images
+        planes = xp.permute_dims(images[start : min(start + size, num_images), ...], (3, 1, 2, 0))
+        planes = xp.reshape(xp.reshape(planes, (-1,)), planes.shape)
         if tables is None:
             strength, bins = _votes_of_floats(planes, orientations, cell)
         else:
@@ -169,13 +174,6 @@ def hog_dimension(
     check(block <= most, section + "block", rule, got=block, do=do)
     blocks_down, blocks_across = (side // cell - block + 1 for side in image_size)
     return blocks_down * blocks_across * block * block * orientations
-
-
-def _images_last(images: Array) -> Array:
-    """Planes (C, H, W, N), contiguous: NumPy's astype would keep the strides of the images."""
-    xp = array_namespace(images)
-    planes = xp.permute_dims(images, (3, 1, 2, 0))
-    return xp.reshape(xp.reshape(planes, (-1,)), planes.shape)
 
 
 def _votes_of_bytes(planes: Array, tables: ByteTables, cell: int) -> tuple[Array, Array]:
@@ -283,17 +281,11 @@ def _normalised_blocks(cells: Array, block: int) -> Array:
 
 def _unit_length(blocks: Array) -> Array:
     xp = array_namespace(blocks)
-    energy = _sum_in_order(blocks * blocks, axis=2) + EPSILON**2
-    return blocks / xp.expand_dims(xp.sqrt(energy), axis=2)
-
-
-def _sum_in_order(values: Array, *, axis: int) -> Array:
-    """Sum along ``axis``, first to last: library sums choose their order by the array's shape."""
-    before = (slice(None),) * axis
-    total = values[(*before, 0, ...)]
-    for index in range(1, values.shape[axis]):
-        total = total + values[(*before, index, ...)]
-    return total
+    squares = blocks * blocks
+    energy = squares[:, :, 0, ...]
+    for index in range(1, blocks.shape[2]):  # library sums choose their order by the array's shape
+        energy = energy + squares[:, :, index, ...]
+    return blocks / xp.expand_dims(xp.sqrt(energy + EPSILON**2), axis=2)
 
 
 def _whole_cells(plane: Array, cell: int) -> Array:
@@ -305,15 +297,6 @@ def _looked_up(table: Array, index: Array) -> Array:
     xp = array_namespace(table)
     flat = xp.astype(xp.reshape(index, (-1,)), xp.int64)
     return xp.reshape(xp.take(table, flat, axis=0), index.shape)
-
-
-def _tables_beside(images: Array, orientations: int) -> ByteTables | None:
-    """Tables on the device of ``images``; None if these are not bytes or a key would overflow."""
-    xp = array_namespace(images)
-    too_many = images.shape[3] > 1 << CHANNEL_BITS or orientations >= 1 << BIN_BITS
-    if images.dtype != xp.uint8 or too_many:
-        return None
-    return ByteTables(*(xp.asarray(t, device=device(images)) for t in _byte_tables(orientations)))
 
 
 @lru_cache(maxsize=4)

@@ -15,8 +15,7 @@ import importlib.util
 import os
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -67,11 +66,9 @@ class ImageNetFeatures(ABC):
         """Return the network with the weights in ``path``."""
 
     def path(self) -> Path:
-        """Return the file of weights."""
         return self.default_weights() if self.weights is None else Path(self.weights).expanduser()
 
     def dimension(self, image_shape: ImageShape) -> int:
-        """Return the length of a feature row."""
         do = "use hog or pixels for such images"
         rule = f"{self.choice_name} needs images with 1 or 3 channels"
         check(image_shape[2] in (1, 3), "data.features", rule, got=image_shape, do=do)
@@ -85,16 +82,20 @@ class ImageNetFeatures(ABC):
         network = self.network(self.path())
         rows = np.empty((len(images), self.width), np.float32)
         batch = np.zeros((self.batch_size, *images.shape[1:]), images.dtype)
-        with _torch_threads(self.threads), torch.inference_mode():
-            for start in range(0, len(images), self.batch_size):
-                part = images[start : start + self.batch_size]
-                batch[: len(part)] = part
-                pixels = _resized(torch.from_numpy(batch).to(_device()), self.size)
-                rows[start : start + len(part)] = network(pixels)[: len(part)].cpu().numpy()
+        threads_before = torch.get_num_threads()
+        torch.set_num_threads(self.threads)
+        try:
+            with torch.inference_mode():
+                for start in range(0, len(images), self.batch_size):
+                    part = images[start : start + self.batch_size]
+                    batch[: len(part)] = part
+                    pixels = _resized(torch.from_numpy(batch).to(_device()), self.size)
+                    rows[start : start + len(part)] = network(pixels)[: len(part)].cpu().numpy()
+        finally:
+            torch.set_num_threads(threads_before)
         return rows
 
     def fingerprint(self) -> str:
-        """Kind, settings, torch version and weights."""
         version = importlib.metadata.version("torch")
         return (
             f"{self.choice_name}/1 size={self.size} batch={self.batch_size} "
@@ -123,7 +124,6 @@ class ResNet18Features(ImageNetFeatures):
     """File with a state_dict; null: torchvision's IMAGENET1K_V1, downloaded once."""
 
     def source(self) -> str:
-        """Return the name of torchvision's weights, or the hash of a file."""
         return "IMAGENET1K_V1" if self.weights is None else ImageNetFeatures.source(self)
 
     def check_available(self) -> None:
@@ -178,7 +178,6 @@ class Lite0Features(ImageNetFeatures):
         check(self.size % 32 == 0, "size", "must be a multiple of 32", got=self.size, do="use 128")
 
     def check_available(self) -> None:
-        """Find the weights and the package that has the network."""
         if importlib.util.find_spec("efficientnet_lite_pytorch") is None:
             raise DataError(
                 "data.features lite0 needs the package efficientnet-lite-pytorch, which is not "
@@ -275,18 +274,6 @@ def _device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@contextmanager
-def _torch_threads(threads: int) -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @lru_cache(maxsize=8)

@@ -35,7 +35,6 @@ class DirichletCuts(PartitionKind):
 
     @property
     def fewest(self) -> int:
-        """The set size."""
         return self.min_client_size
 
     def cut(
@@ -100,7 +99,6 @@ class BernoulliDirichlet(PartitionKind):
 
     @property
     def fewest(self) -> int:
-        """The set size."""
         return self.min_client_size
 
     def divide(

@@ -24,12 +24,10 @@ class FilePartition:
 
     @property
     def clients(self) -> int:
-        """Number of clients in the file."""
         return len(self._read().clients)
 
     @property
     def groups(self) -> int:
-        """Number of tasks in the file."""
         return len(self._read().tasks)
 
     def make_split(
@@ -79,7 +77,6 @@ class GivenPartition:
 
     @property
     def clients(self) -> int:
-        """Number of clients in the folder."""
         return len(self._read().clients)
 
     @property

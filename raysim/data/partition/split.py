@@ -94,7 +94,6 @@ class PartitionKind(ABC):
 
     @property
     def groups(self) -> int:
-        """Number of tasks."""
         return 1
 
     @property
@@ -109,7 +108,6 @@ class PartitionKind(ABC):
         """Return which of the samples ``ids`` each client gets; ``labels`` are those of all."""
 
     def tasks(self, classes: int, task_table: TaskTable) -> Tasks:
-        """Return the classes of each task."""
         return (tuple(range(classes)),)
 
     def make_split(
