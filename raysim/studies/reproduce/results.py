@@ -9,7 +9,7 @@ import json
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,12 @@ class Row:
     @property
     def label(self) -> str:
         """What is printed beside the numbers."""
-        return (
-            self.what
-            if self.cell in ("similarity", "costs") and self.what
-            else f"{self.cell} {self.what}".strip()
-        )
+        if self.cell in ("similarity", "costs") and self.what:
+            return self.what
+        return f"{self.cell} {self.what}".strip()
 
     @property
     def mean(self) -> float | None:
-        """Mean over the seeds."""
         return statistics.fmean(self.values) if self.values else None
 
     @property
@@ -62,7 +59,6 @@ class Row:
 
     def plain(self) -> dict[str, Any]:
         """Return the row for JSON."""
-        printed = self.published
         return {
             "cell": self.cell,
             "what": self.what,
@@ -71,7 +67,7 @@ class Row:
             "mean": self.mean,
             "sd": self.sd,
             "n": len(self.values),
-            "published": None if printed is None else {"mean": printed.mean, "sd": printed.sd},
+            "published": None if self.published is None else asdict(self.published),
             "difference": self.difference,
         }
 
@@ -82,7 +78,6 @@ def stored_scale(target: Target, scale: Scale) -> Scale:
 
 
 def result_path(out: Path, target: Target, scale: Scale, cell: str, seed: int) -> Path:
-    """Return the file of one run."""
     return out / target.name / stored_scale(target, scale) / cell / f"seed{seed}.json"
 
 
@@ -119,33 +114,25 @@ def read_results(out: Path, target: Target, scale: Scale) -> list[Result]:
     """Return every result of a table at one scale, in the order of its cells and seeds."""
     folder = out / target.name / stored_scale(target, scale)
     order = {cell.address: i for i, cell in enumerate(target.cells)}
-    found = [read_result(path) for path in folder.rglob("seed*.json")]
-    known = [result for result in found if result["cell"] in order]
+    stored = (read_result(path) for path in folder.rglob("seed*.json"))
+    known = [result for result in stored if result["cell"] in order]
     return sorted(known, key=lambda result: (order[result["cell"]], result["seed"]))
 
 
 def rows_of(target: Target, results: Sequence[Result]) -> list[Row]:
     """Return the rows of a table, those not run included."""
-    by_cell = {
-        cell.address: [r for r in results if r["cell"] == cell.address] for cell in target.cells
-    }
-    if target.kind == "accuracy":
-        return [
-            _compared(target, cell, value, found)
-            for cell, found in by_cell.items()
-            for value in target.compares
-        ]
     rows = []
-    for cell, found in by_cell.items():
-        rows += _value_rows(target, cell, found)
+    for cell in (cell.address for cell in target.cells):
+        own = [result for result in results if result["cell"] == cell]
+        if target.kind == "accuracy":
+            for value in target.compares:
+                what = target.value_name(value)
+                numbers = {r["seed"]: x for r in own if (x := value_of(r, value)) is not None}
+                printed = target.printed.get(f"{cell} {what}".strip())
+                rows.append(Row(cell, what, tuple(numbers), tuple(numbers.values()), printed))
+        else:
+            rows += _value_rows(target, cell, own)
     return rows
-
-
-def _compared(target: Target, cell: str, value: Value, found: Sequence[Result]) -> Row:
-    """Return the row of one of the values that a table of accuracies prints."""
-    what = target.value_name(value)
-    pairs = [(r["seed"], number) for r in found if (number := value_of(r, value)) is not None]
-    return _row(cell, what, pairs, target.printed.get(f"{cell} {what}".strip()))
 
 
 def value_of(result: Result, value: Value) -> float | None:
@@ -159,25 +146,16 @@ def value_of(result: Result, value: Value) -> float | None:
     return None if share is None else 100 * share
 
 
-def _value_rows(target: Target, cell: str, found: Sequence[Result]) -> list[Row]:
-    """Return one row per measured or printed value of a cell."""
+def _value_rows(target: Target, cell: str, results: Sequence[Result]) -> list[Row]:
+    """Return one row per value of a cell: measured, printed, or a task's last test loss."""
     printed = {} if target.trains else target.printed
-    values = {r["seed"]: r["values"] if "values" in r else _last_losses(r) for r in found}
+    values: dict[int, dict[str, float]] = {}
+    for result in results:
+        losses = () if "values" in result else result["series"]["test_loss_by_task"][-1]
+        by_task = {f"task {i + 1}": loss for i, loss in enumerate(losses)}
+        values[result["seed"]] = result.get("values", by_task)
     rows = []
     for key in dict.fromkeys([*printed, *(key for own in values.values() for key in own)]):
-        pairs = [(seed, own[key]) for seed, own in values.items() if key in own]
-        rows.append(_row(cell, key, pairs, printed.get(key)))
-    return rows or [_row(cell, "", [], None)]
-
-
-def _last_losses(result: Result) -> dict[str, float]:
-    """Return the test loss of every task after the last round."""
-    last = result["series"]["test_loss_by_task"][-1]
-    return {f"task {i + 1}": loss for i, loss in enumerate(last)}
-
-
-def _row(
-    cell: str, what: str, pairs: Sequence[tuple[int, float]], printed: Published | None
-) -> Row:
-    seeds, values = tuple(s for s, _ in pairs), tuple(v for _, v in pairs)
-    return Row(cell, what, seeds, values, printed)
+        numbers = {seed: own[key] for seed, own in values.items() if key in own}
+        rows.append(Row(cell, key, tuple(numbers), tuple(numbers.values()), printed.get(key)))
+    return rows or [Row(cell, "", (), (), None)]

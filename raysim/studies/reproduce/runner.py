@@ -15,35 +15,31 @@ from raysim.studies.reproduce.results import read_result
 def execute(runs: Sequence[Run], *, jobs: int, say: Say) -> list[Failure]:
     """Run everything and return what failed; ``Interrupted`` after Ctrl-C or SIGTERM."""
     by_goal = {run.job["goal"]: run for run in runs}
+
+    def forget(job: Job) -> None:
+        """Remove a result that is made again: stopped half-way, it must not count as finished."""
+        if job.told["force"]:
+            Path(job.goal).unlink(missing_ok=True)
+
     failed = processes.execute(
-        [_job(run) for run in runs],
+        [
+            Job(
+                title=run.title,
+                told=run.job,
+                log=Path(goal).with_suffix(".error.txt"),
+                goal=goal,
+                # a run that may reuse optimum's training waits for it
+                after=(run.job.get("optimum") or {}).get("path"),
+            )
+            for goal, run in by_goal.items()
+        ],
         worker="raysim.studies.reproduce.worker",
         at_once=jobs,
         say=say,
         score=_score,
-        before=_forget,
+        before=forget,
     )
-    found = [(by_goal[job.goal], error) for job, error in failed]
-    return [Failure(run.cell.address, run.seed, error) for run, error in found]
-
-
-def _job(run: Run) -> Job:
-    """Return the job of a run; one that may reuse optimum's training waits for it."""
-    goal = run.job["goal"]
-    optimum = run.job.get("optimum")
-    return Job(
-        title=run.title,
-        told=run.job,
-        log=Path(goal).with_suffix(".error.txt"),
-        goal=goal,
-        after=None if optimum is None else optimum["path"],
-    )
-
-
-def _forget(job: Job) -> None:
-    """Remove a result that is made again: stopped half-way, it must not count as finished."""
-    if job.told["force"]:
-        Path(job.goal).unlink(missing_ok=True)
+    return [Failure(by_goal[j.goal].cell.address, by_goal[j.goal].seed, e) for j, e in failed]
 
 
 def _score(job: Job, last: Mapping[str, Any]) -> tuple[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from raysim.errors import OutputError
 from raysim.studies.reproduce.recipes import SCALES, TARGETS, Scale
@@ -42,7 +41,9 @@ def write_summary(out: Path) -> str:
 def _head(found: dict[tuple[str, Scale], list[Result]]) -> str:
     every = [result for results in found.values() for result in results]
     hours = sum(result["seconds"]["total"] for result in every) / 3600
-    machines = sorted({_machine(result["machine"]) for result in every})
+    machines = sorted(
+        {"{processor}, {cpus} CPUs, {system}".format_map(result["machine"]) for result in every}
+    )
     versions = sorted({result["raysim"] for result in every})
     return "\n".join(
         [
@@ -60,29 +61,19 @@ def _head(found: dict[tuple[str, Scale], list[Result]]) -> str:
     )
 
 
-def _machine(machine: dict[str, Any]) -> str:
-    return f"{machine['processor']}, {machine['cpus']} CPUs, {machine['system']}"
-
-
 def _table(target: Target, scale: Scale, results: Sequence[Result], out: Path) -> str:
     lines = [f"## {target.name}, scale {scale}: {target.title}", ""]
     lines += _statements(target, scale, results)
-    rows = rows_of(target, results)
-    if target.kind == "accuracy":
-        by_cell = {row.cell: [r for r in results if r["cell"] == row.cell] for row in rows}
-        columns = columns_of(target, scale, out, results)
-        lines += _markdown(
-            ["cell", "measured", "seeds", "published", "difference", *columns],
-            [
-                [*_numbers(row, 2), *(show(by_cell[row.cell]) for show in columns.values())]
-                for row in rows
-                if row.values
-            ],
-        )
-    else:
-        header = ["cell", "measured", "seeds", "published", "difference"]
-        lines += _markdown(header, [_numbers(row, 3) for row in rows if row.values])
-    return "\n".join(lines)
+    is_accuracy = target.kind == "accuracy"
+    columns = columns_of(target, scale, out, results) if is_accuracy else {}
+    rows = []
+    for row in rows_of(target, results):
+        if row.values:
+            own = [result for result in results if result["cell"] == row.cell]
+            numbers = row_texts(row, 2 if is_accuracy else 3)
+            rows.append([row.label, *numbers, *(show(own) for show in columns.values())])
+    header = ["cell", "measured", "seeds", "published", "difference", *columns]
+    return "\n".join(lines + _markdown(header, rows))
 
 
 def _statements(target: Target, scale: Scale, results: Sequence[Result]) -> list[str]:
@@ -108,8 +99,7 @@ def columns_of(
         columns["clean labels"] = clean_column(target, scale, out)
     if target.columns:  # one model for all: there are no groups to find
         del columns["ARI"]
-        shown = {name: show for name, show in _JUDGED.items() if any(show([r]) for r in results)}
-        columns |= shown
+        columns |= {n: show for n, show in _JUDGED.items() if any(show([r]) for r in results)}
     return columns
 
 
@@ -119,50 +109,33 @@ def reduced_texts(results: Iterable[Result]) -> list[str]:
     for result in results:
         for key, value in result["reduced"].items():
             paper = f" (paper {value['paper']})" if "paper" in value else ""
-            here = _rounds_of(result, key) if value["here"] is None else value["here"]
-            text = f"{key}: {here}{paper}"
-            dataset = result["cell"].partition("/")[0]
-            method = result["cell"].rpartition("/")[2]
+            here = value["here"]
+            if here is None:  # the setting leaves a stage's rounds to the method
+                stage = key.removeprefix("method.").removesuffix("_rounds")
+                here = result["series"]["stage"].count(stage) or None
+            dataset, method = (result["cell"].split("/")[i] for i in (0, -1))
             where = method if key.startswith("method") else dataset
-            cells.setdefault(text, []).append(where)
+            cells.setdefault(f"{key}: {here}{paper}", []).append(where)
     return [f"{text}, {', '.join(dict.fromkeys(where))}" for text, where in cells.items()]
-
-
-def _rounds_of(result: Result, key: str) -> Any:
-    """Return how many rounds a stage had whose setting leaves them to the method, else None."""
-    stage = key.removeprefix("method.").removesuffix("_rounds")
-    return result["series"]["stage"].count(stage) or None
-
-
-def _numbers(row: Row, digits: int) -> list[str]:
-    return [row.label, *row_texts(row, digits)]
 
 
 def row_texts(row: Row, digits: int) -> list[str]:
     """Return measured, seeds, published and difference as text."""
-    if row.mean is None:
-        measured = "not run"
-    else:
-        measured = f"{row.mean:.{digits}f}" + (
-            f" ± {row.sd:.{digits}f}" if row.sd is not None else ""
-        )
-    printed = row.published
-    published = "" if printed is None else f"{printed.mean:g}"
-    if printed is not None and printed.sd is not None:
-        published = f"{printed.mean:g} ± {printed.sd:g}"
+    measured = "not run" if row.mean is None else f"{row.mean:.{digits}f}"
+    if row.sd is not None:
+        measured += f" ± {row.sd:.{digits}f}"
+    published = "" if row.published is None else f"{row.published.mean:g}"
+    if row.published is not None and row.published.sd is not None:
+        published += f" ± {row.published.sd:g}"
     difference = "" if row.difference is None else f"{row.difference:+.{digits}f}"
-    return [measured, _ranges(row.seeds), published, difference]
-
-
-def _ranges(seeds: Sequence[int]) -> str:
-    """Return 0-4 for 0, 1, 2, 3, 4."""
-    runs: list[list[int]] = []
-    for seed in sorted(seeds):
-        if runs and seed == runs[-1][1] + 1:
-            runs[-1][1] = seed
+    ranges: list[list[int]] = []  # 0-4 for 0, 1, 2, 3, 4
+    for seed in sorted(row.seeds):
+        if ranges and seed == ranges[-1][1] + 1:
+            ranges[-1][1] = seed
         else:
-            runs.append([seed, seed])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+            ranges.append([seed, seed])
+    seeds = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+    return [measured, seeds, published, difference]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -170,13 +143,12 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def ari_text(results: Sequence[Result]) -> str:
-    """Return the mean adjusted Rand index."""
+def _ari_text(results: Sequence[Result]) -> str:
     ari = _mean(result["ari"] for result in results)
     return "" if ari is None else f"{ari:.3f}"
 
 
-def noise_text(results: Sequence[Result]) -> str:
+def _noise_text(results: Sequence[Result]) -> str:
     """Return the share of wrong labels, before and after a correction."""
     before, after = (_mean(r["noise"][key] for r in results) for key in ("before", "after"))
     if before is None or after is None:
@@ -191,17 +163,15 @@ def _minutes_text(results: Sequence[Result]) -> str:
     return "" if minutes is None else f"{minutes:.1f}{again}"
 
 
-def _megabytes(results: Sequence[Result]) -> str:
-    ways = [_mean(result["bytes"][way] for result in results) for way in ("up", "down")]
-    return " / ".join(f"{(way or 0) / 1e6:.1f}" for way in ways)
-
-
 Column = Callable[[Sequence[Result]], str]
 _COLUMNS: dict[str, Column] = {
-    "ARI": ari_text,
-    "noise %": noise_text,
+    "ARI": _ari_text,
+    "noise %": _noise_text,
     "rounds": lambda results: ", ".join(str(n) for n in sorted({r["rounds"] for r in results})),
-    "MB up / down": _megabytes,
+    "MB up / down": lambda results: " / ".join(
+        f"{(_mean(result['bytes'][way] for result in results) or 0) / 1e6:.1f}"
+        for way in ("up", "down")
+    ),
     "minutes a run": _minutes_text,
 }
 
@@ -210,8 +180,8 @@ def _shares(name: str) -> Column:
     """Return the column with precision and recall, in per cent, of what is stored as ``name``."""
 
     def show(results: Sequence[Result]) -> str:
-        found = [result[name] for result in results if result.get(name)]
-        both = [_mean(own[key] for own in found) for key in ("precision", "recall")]
+        scores = [result[name] for result in results if result.get(name)]
+        both = [_mean(score[key] for score in scores) for key in ("precision", "recall")]
         if both == [None, None]:
             return ""
         return " / ".join("" if share is None else f"{100 * share:.1f}" for share in both)
@@ -228,9 +198,8 @@ _JUDGED: dict[str, Column] = {
 
 def clean_column(target: Target, scale: Scale, out: Path) -> Column:
     """Return the column with the accuracy that the same setting reaches with clean labels."""
-    clean = {
-        row.cell: row for row in rows_of(TARGETS[CLEAN], read_results(out, TARGETS[CLEAN], scale))
-    }
+    results = read_results(out, TARGETS[CLEAN], scale)
+    clean = {row.cell: row for row in rows_of(TARGETS[CLEAN], results)}
 
     def show(results: Sequence[Result]) -> str:
         if not results:
@@ -261,22 +230,20 @@ def paired_differences(out: Path, scale: Scale) -> list[tuple[str, str, int, flo
 
 
 def _paired(out: Path, scale: Scale) -> str:
-    """Return the section that compares FB-NLL with FB-NLL(-)."""
     pairs = paired_differences(out, scale)
     if not pairs:
         return ""
     mean = sum(pair[3] for pair in pairs) / len(pairs)
-    worse = [pair for pair in pairs if pair[3] < 0]
+    worse = sum(pair[3] < 0 for pair in pairs)
+    header = ["noise", "cell", "seed", "difference"]
     lines = [
         f"## FB-NLL minus FB-NLL(-), scale {scale}",
         "",
-        f"Mean of {len(pairs)} paired differences: {mean:+.2f} points; {len(worse)} below zero.",
+        f"Mean of {len(pairs)} paired differences: {mean:+.2f} points; {worse} below zero.",
         "",
+        *_markdown(header, [[a, b, str(c), f"{d:+.2f}"] for a, b, c, d in pairs]),
     ]
-    header = ["noise", "cell", "seed", "difference"]
-    return "\n".join(
-        lines + _markdown(header, [[a, b, str(c), f"{d:+.2f}"] for a, b, c, d in pairs])
-    )
+    return "\n".join(lines)
 
 
 def _not_run(found: dict[tuple[str, Scale], list[Result]]) -> str:
@@ -300,17 +267,12 @@ def _cells(target: Target, addresses: Sequence[str]) -> str:
     others = {cell.address for cell in target.cells} - set(addresses)
     if not others:
         return f"all {len(addresses)} cells"
-    return ", ".join(dict.fromkeys(f"`{_widest(address, others)}`" for address in addresses))
-
-
-def _widest(address: str, others: set[str]) -> str:
-    """Return the widest pattern ``part/*`` that no other cell fits, or the address itself."""
-    parts = address.split("/")
-    for depth in range(1, len(parts)):
-        start = "/".join(parts[:depth]) + "/"
-        if not any(other.startswith(start) for other in others):
-            return f"{start}*"
-    return address
+    patterns = []
+    for address in addresses:
+        starts = [address[: i + 1] for i, letter in enumerate(address) if letter == "/"]
+        free = [s for s in starts if not any(other.startswith(s) for other in others)]
+        patterns.append(f"`{free[0]}*`" if free else f"`{address}`")
+    return ", ".join(dict.fromkeys(patterns))
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

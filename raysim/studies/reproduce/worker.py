@@ -20,13 +20,8 @@ from raysim.studies.reproduce.results import FORMAT, Result, read_result, write_
 DIGITS = 5
 
 
-def main() -> None:
-    """Run the job of this process."""
-    work(_written)
-
-
-def _written(job: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-    """Write the result of a job."""
+def write(job: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Measure and write the result of a job; return what is told of it."""
     started = time.perf_counter()
     result = measured(job, tell)
     result["seconds"].setdefault("total", round(time.perf_counter() - started, 3))
@@ -35,40 +30,31 @@ def _written(job: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
 
 
 def measured(job: Mapping[str, Any], tell: Tell) -> Result:
-    """Return the result of a job."""
     head = {"format": FORMAT, **job["head"], "raysim": __version__, "machine": machine_class()}
     if job["kind"] == "similarity":
-        return {**head, **_similarity(job)}
+        from raysim.studies.reproduce import similarity
+
+        return {**head, **similarity.measure(head["name"], head["seed"]), "seconds": {}}
     if job["kind"] == "costs":
-        from raysim.studies.reproduce.passes import measure
+        from raysim.studies.reproduce import passes
 
-        return {**head, "values": measure(head["seed"]), "seconds": {}}
+        return {**head, "values": passes.measure(head["seed"]), "seconds": {}}
     config = load_config(job["config"])
-    found = _reused(job, config, tell) if job["optimum"] else None
-    return {**head, **(found or _trained(job, config, Path(job["run_dir"]), tell))}
-
-
-def _similarity(job: Mapping[str, Any]) -> Result:
-    from raysim.studies.reproduce.similarity import measure
-
-    head = job["head"]
-    return {**measure(head["name"], head["seed"]), "seconds": {}}
+    reused = _reused(job, config, tell) if job["optimum"] else None
+    return {**head, **(reused or _trained(job, config, Path(job["run_dir"]), tell))}
 
 
 # ---- training ------------------------------------------------------------------------------
 
 
 def _trained(job: Mapping[str, Any], config: RunConfig, folder: Path, tell: Tell) -> Result:
-    """Run or go on with the experiment and return what it says."""
     from raysim.experiment import Experiment
 
     text = str(folder).replace("{", "{{").replace("}", "}}")
     overrides = ["runtime.kind=local", f"output={json.dumps(text)}"]
     experiment = Experiment(load_config(public_config(config), overrides))
-
-    force, started = job["force"], experiment.folder.is_started
-    again = {"force": force, "resume": started and not force}
-    run = experiment.run(**again, listeners=[tell_rounds(tell)])
+    resume = experiment.folder.is_started and not job["force"]
+    run = experiment.run(force=job["force"], resume=resume, listeners=[tell_rounds(tell)])
     records = experiment.folder.records()
     environment = experiment.folder.read("environment.json")
     return {
@@ -122,12 +108,12 @@ def _scores(summary: Mapping[str, Any], records: Sequence[RoundRecord]) -> Resul
 
 def _mean_selection(records: Sequence[RoundRecord]) -> dict[str, float | None] | None:
     """Return label precision and recall over the last ten rounds: who takes part changes."""
-    found = [record.selection for record in records if record.selection is not None][-10:]
+    selections = [record.selection for record in records if record.selection is not None][-10:]
     means: dict[str, float | None] = {}
     for name in ("precision", "recall", "f_score"):
-        known = [score for scores in found if (score := scores[name]) is not None]
+        known = [score for scores in selections if (score := scores[name]) is not None]
         means[name] = round(sum(known) / len(known), DIGITS) if known else None
-    return means if found else None
+    return means if selections else None
 
 
 def _rounded(values: Sequence[float | None]) -> list[Any]:
@@ -152,38 +138,30 @@ def _reused(job: Mapping[str, Any], config: RunConfig, tell: Tell) -> Result | N
     probe = _trained(job, short, folder.with_name(f"{folder.name}-groups"), tell)
     if not same_groups(probe["groups"], optimum["groups"]):
         return None
+    messages = {  # optimum's, and those by which the groups were found
+        way: {**{m: n for m, n in probe["bytes"]["messages"][way].items() if m != "model"}, **sent}
+        for way, sent in optimum["bytes"]["messages"].items()
+    }
     head = ("name", "cell", "published", "reduced", "deviations", "raysim", "machine")
     return {
         **{key: value for key, value in optimum.items() if key not in head},
         **{key: probe[key] for key in ("ari", "groups", "rank")},
-        "bytes": _bytes_with_grouping(optimum, probe),
-        "seconds": {
-            "total": probe["seconds"]["total"],
-            "reused": optimum["seconds"]["total"],
+        "bytes": {
+            **{way: sum(sent.values()) for way, sent in messages.items()},
+            "messages": messages,
         },
+        "seconds": {"total": probe["seconds"]["total"], "reused": optimum["seconds"]["total"]},
         "config": public_config(config),
         "config_digest": config_digest(config),
         "reused_from": {"name": optimum["name"], "cell": optimum["cell"]},
     }
 
 
-def _bytes_with_grouping(optimum: Result, probe: Result) -> dict[str, Any]:
-    """Return optimum's messages and, besides, those by which the groups were found."""
-    messages = {
-        way: {**{m: n for m, n in probe["bytes"]["messages"][way].items() if m != "model"}, **sent}
-        for way, sent in optimum["bytes"]["messages"].items()
-    }
-    return {**{way: sum(sent.values()) for way, sent in messages.items()}, "messages": messages}
-
-
 def same_groups(a: Sequence[int] | None, b: Sequence[int] | None) -> bool:
     """Whether two groupings are equal up to the names of the groups."""
-    return a is not None and b is not None and _renamed(a) == _renamed(b)
-
-
-def _renamed(groups: Sequence[int]) -> list[int]:
-    names = {group: i for i, group in enumerate(dict.fromkeys(groups))}
-    return [names[group] for group in groups]
+    if a is None or b is None or len(a) != len(b):
+        return False
+    return len(set(zip(a, b, strict=True))) == len(set(a)) == len(set(b))
 
 
 def machine_class() -> dict[str, Any]:
@@ -205,4 +183,4 @@ def _processor(path: Path) -> str | None:
 
 
 if __name__ == "__main__":
-    main()
+    work(write)
