@@ -1,7 +1,7 @@
 """Jobs in processes of their own, so that one that fails or is killed takes no other with it.
 
-``execute`` starts them, as many at once as asked for; ``work`` is what such a process does: it
-takes a job on standard input and sends events on standard output.
+``execute`` starts them; ``work`` runs in each: it reads a job from standard input and sends events
+on standard output.
 """
 
 from __future__ import annotations
@@ -57,8 +57,6 @@ Score = Callable[[Job, Mapping[str, Any]], tuple[str, str]]
 
 @dataclass
 class _Live:
-    """A process at work."""
-
     job: Job
     process: subprocess.Popen[bytes]
     errors: IO[bytes]
@@ -127,8 +125,6 @@ def execute(
 
 
 class _Pool:
-    """Processes at work, and jobs that wait for one."""
-
     def __init__(
         self,
         jobs: list[Job],
@@ -148,20 +144,18 @@ class _Pool:
         self._status_s, self._stopping = time.monotonic(), False
 
     def start(self) -> None:
-        """Start as many jobs as there are free places."""
-        while len(self.live) < self._at_once and (job := self._next()) is not None:
+        """Start as many jobs as there are free places, none before the one that it waits for."""
+        while len(self.live) < self._at_once:
+            coming = {job.goal for job in (*self.waiting, *(x.job for x in self.live.values()))}
+            job = next((job for job in self.waiting if job.after not in coming), None)
+            if job is None:
+                return
             self.waiting.remove(job)
             self._before(job)
             self._say(f"start  {job.title}")
             live = _started(job, self._worker)
             self.live[live.process.pid] = live
             self._selector.register(live.process.stdout, selectors.EVENT_READ, live)  # type: ignore[arg-type]
-
-    def _next(self) -> Job | None:
-        """Return the first job that need not wait for another one."""
-        coming = {job.goal for job in self.waiting}
-        coming |= {live.job.goal for live in self.live.values()}
-        return next((job for job in self.waiting if job.after not in coming), None)
 
     def listen(self, timeout_s: float = 1.0) -> None:
         """Take what the processes say, for at most ``timeout_s``."""
@@ -216,7 +210,6 @@ class _Pool:
                 self.listen()
 
     def kill(self) -> None:
-        """End whatever is left."""
         for live in self.live.values():
             live.process.kill()
             live.process.wait()
@@ -225,7 +218,6 @@ class _Pool:
 
 
 def _started(job: Job, worker: str) -> _Live:
-    """Start the process of a job and tell it what to do."""
     errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed when the process has ended
     process = subprocess.Popen(
         [sys.executable, "-m", worker],
@@ -273,9 +265,20 @@ def _terminate_is_interrupt() -> Iterator[None]:
 
 def work(do: Callable[[Mapping[str, Any], Tell], Mapping[str, Any]]) -> None:
     """Do the job and leave with 0, 130 after an interruption, or 1; ``do`` returns last facts."""
-    tell = _events()
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else is printed goes to standard error
+
+    def tell(**event: Any) -> None:
+        print(json.dumps(event), file=channel, flush=True)
+
+    def end_with_parent() -> None:
+        # os.read: a daemon thread inside a buffered read would abort the interpreter's shutdown.
+        while os.read(sys.stdin.fileno(), 1024):
+            pass
+        os._exit(PARENT_GONE)
+
     job = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    threading.Thread(target=end_with_parent, name="parent", daemon=True).start()
     try:
         tell(event="done", **do(job, tell))
     except (Interrupted, KeyboardInterrupt):
@@ -299,21 +302,3 @@ def tell_rounds(tell: Tell) -> Callable[[Any], None]:
             tell(event="round", **where, accuracy=accuracy)
 
     return listen
-
-
-def _events() -> Tell:
-    """Return the function that sends an event; whatever else is printed goes to standard error."""
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def tell(**event: Any) -> None:
-        print(json.dumps(event), file=channel, flush=True)
-
-    return tell
-
-
-def _end_with_parent() -> None:
-    # os.read: a daemon thread inside a buffered read would abort the interpreter's shutdown.
-    while os.read(sys.stdin.fileno(), 1024):
-        pass
-    os._exit(PARENT_GONE)

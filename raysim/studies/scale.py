@@ -15,7 +15,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ CLEAN_PER_CLASS = 40
 LARGEST_SUBSPACE = 5
 SAMPLE_EVERY_S = 0.5
 LOCK = ".lock"
-"""It stays: whoever opened it before it went would lock what has no name."""
+"""Never removed: a process that opened it before would hold a lock on a file nobody else finds."""
 Watch = Callable[[int, Any], AbstractContextManager[Any]]
 """(number of clients, experiment) -> a context that yields the run's listener."""
 
@@ -98,11 +98,7 @@ class ScaleSettings:
             "rank": min(CLASSES_PER_GROUP * rank, self.samples),
             "landmarks": self.landmarks if self.landmarks and self.landmarks < count else None,
         }
-        runtime = {
-            "kind": "local" if self.local else "ray",
-            "actors": self.actors,
-            "address": self.address,
-        }
+        kind = "local" if self.local else "ray"
         return load_config(
             {
                 "name": "scale",
@@ -112,7 +108,7 @@ class ScaleSettings:
                 "train": {"rounds": self.rounds, "epochs": 1},
                 "evaluate": {"every": self.rounds},
                 "method": {"name": "fb_nll", "grouping": grouping},
-                "runtime": runtime,
+                "runtime": {"kind": kind, "actors": self.actors, "address": self.address},
                 "output": str(folder).replace("{", "{{").replace("}", "}}"),
             }
         )
@@ -120,16 +116,15 @@ class ScaleSettings:
     def _data(self, count: int, rank: int) -> dict[str, Any]:
         """Two classes per task, each near a subspace of its own; a quarter of the labels wrong."""
         classes = CLASSES_PER_GROUP * self.groups
-        dataset = {
-            "name": "synthetic",
-            "classes": classes,
-            "dim": self.dim,
-            "subspace_rank": rank,
-            "per_class": -(-count * self.samples // classes) + CLEAN_PER_CLASS,
-            "data_seed": self.seed,
-        }
         return {
-            "dataset": dataset,
+            "dataset": {
+                "name": "synthetic",
+                "classes": classes,
+                "dim": self.dim,
+                "subspace_rank": rank,
+                "per_class": -(-count * self.samples // classes) + CLEAN_PER_CLASS,
+                "data_seed": self.seed,
+            },
             "features": "pixels",
             "partition": {"kind": "tasks", "clients": count, "groups": self.groups},
             "noise": {"kind": "class_dependent", "rate": 0.25},
@@ -173,15 +168,19 @@ def run_scale(how: ScaleSettings, out: Path, *, watch: Watch | None = None) -> d
         start_s = _start(next(iter(missing.values()))) if missing else 0.0
         for count, config in missing.items():
             try:
-                rows[count] = _measured(count, config, watch or _unwatched)
+                rows[count] = _measured(count, config, watch)
             except (Interrupted, KeyboardInterrupt) as stop:
                 raise Interrupted(
                     f"stopped at {count} clients; {len(rows)} of {len(configs)} sizes are in "
                     f"{out}, the same command goes on with the others"
                 ) from stop
             _write(out / "scale.jsonl", "".join(json.dumps(rows[k]) + "\n" for k in sorted(rows)))
-    found = [rows[count] for count in configs]
-    return {"arguments": arguments, "out": str(out), "start_s": round(start_s, 3), "rows": found}
+    return {
+        "arguments": arguments,
+        "out": str(out),
+        "start_s": round(start_s, 3),
+        "rows": [rows[count] for count in configs],
+    }
 
 
 @contextmanager
@@ -219,9 +218,9 @@ def _opened(out: Path, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
     before = json.loads(head.read_text(encoding="utf-8"))
     other = [k for k in arguments if before.get(k) != arguments[k]]
     if other:
-        found = ", ".join(f"{k} {before.get(k)} there and {arguments[k]} here" for k in other)
+        changes = ", ".join(f"{k} {before.get(k)} there and {arguments[k]} here" for k in other)
         raise OutputError(
-            f"--out {out} holds a scale run with other arguments: {found}; choose another --out"
+            f"--out {out} holds a scale run with other arguments: {changes}; choose another --out"
         )
     return [json.loads(line) for line in lines]
 
@@ -248,16 +247,13 @@ def _start(config: RunConfig) -> float:
     return time.perf_counter() - started
 
 
-def _unwatched(count: int, experiment: Any) -> AbstractContextManager[Any]:
-    return nullcontext(lambda event: None)
-
-
-def _measured(count: int, config: RunConfig, watch: Watch) -> dict[str, Any]:
+def _measured(count: int, config: RunConfig, watch: Watch | None) -> dict[str, Any]:
     """Run one size and return its row."""
     from raysim.experiment import Experiment
 
     experiment = Experiment(config)
-    with PeakMemory() as memory, watch(count, experiment) as listener:
+    watching = watch(count, experiment) if watch else nullcontext(lambda event: None)
+    with PeakMemory() as memory, watching as listener:
         started = time.perf_counter()
         summary = experiment.run(force=True, listeners=[listener]).summary
         total = time.perf_counter() - started
@@ -314,21 +310,15 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         times.plot(counts, [row["seconds"][phase] for row in rows], marker="o", label=phase)
     times.set(xscale="log", yscale="log", xlabel="clients", ylabel="seconds")
     times.legend()
-    for label, values in _sizes(rows).items():
-        memory.plot(counts, values, marker="o", label=label)
+    for direction in ("up", "down"):
+        sent = [row["bytes_per_client"][direction] / 1e6 for row in rows]
+        memory.plot(counts, sent, marker="o", label=f"{direction} per client")
+    if all(row["peak_bytes"] is not None for row in rows):
+        peaks = [row["peak_bytes"] / 1e6 for row in rows]
+        memory.plot(counts, peaks, marker="o", label="peak memory")
     memory.set(xscale="log", yscale="log", xlabel="clients", ylabel="MB")
     memory.legend()
     figure.savefig(path, dpi=150)
-
-
-def _sizes(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    sizes = {
-        f"{direction} per client": [row["bytes_per_client"][direction] / 1e6 for row in rows]
-        for direction in ("up", "down")
-    }
-    if all(row["peak_bytes"] is not None for row in rows):
-        sizes["peak memory"] = [row["peak_bytes"] / 1e6 for row in rows]
-    return sizes
 
 
 class PeakMemory:
@@ -345,7 +335,6 @@ class PeakMemory:
         self.peak_bytes: int | None = None
 
     def __enter__(self) -> PeakMemory:
-        """Start watching."""
         if (self._root / str(os.getpid()) / "smaps_rollup").exists():
             self._thread.start()
         return self
@@ -370,20 +359,14 @@ class PeakMemory:
         """Return this process and its descendants."""
         children: dict[int, list[int]] = {}
         for entry in self._root.iterdir():
-            if entry.name.isdecimal():
-                children.setdefault(self._parent(entry), []).append(int(entry.name))
-        found = [os.getpid()]
-        for pid in found:  # grows while it is walked
-            found += children.get(pid, [])
-        return found
-
-    @staticmethod
-    def _parent(entry: Path) -> int:
-        try:
-            # "pid (name) state parent ...", and the name may hold spaces and brackets
-            return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, IndexError, ValueError):
-            return -1  # it has just ended
+            with suppress(OSError, IndexError, ValueError):  # no process, or it has just ended
+                # "pid (name) state parent ...", and the name may hold spaces and brackets
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+        pids = [os.getpid()]
+        for pid in pids:  # grows while it is walked
+            pids += children.get(pid, [])
+        return pids
 
     def _pss_bytes(self, pid: int) -> int:
         try:

@@ -27,13 +27,12 @@ def compare(
     A method is a name or ``label:name``; ``settings`` are ``key=value`` overrides by label. What
     cannot work is refused before the first run. ``raysim compare`` does the same in parallel.
     """
-    own = [(label, one) for label, many in (settings or {}).items() for one in many]
     source = dump_config(config) if isinstance(config, RunConfig) else config
+    own = [(label, one) for label, many in (settings or {}).items() for one in many]
     entries = parse_entries(",".join(methods), own)
     runs = plan(source, overrides, entries, seeds=seeds, imports=imports)
     todo = unfinished(runs, resume=resume, force=force)
     check_fit(todo)
     for run in todo:
-        goes_on = run.folder.is_started and not force
-        Experiment(run.config).run(resume=goes_on, force=force)
+        Experiment(run.config).run(resume=run.folder.is_started and not force, force=force)
     return Results(load_result(run.folder.root) for run in runs)

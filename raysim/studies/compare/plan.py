@@ -40,12 +40,10 @@ class Run:
 
     @property
     def title(self) -> str:
-        """How the run is called in messages."""
         return f"{self.label} seed {self.config.seed}"
 
     @cached_property
     def folder(self) -> RunFolder:
-        """The run directory."""
         return RunFolder(self.config.run_dir())
 
     def job(self, *, local: bool, force: bool) -> dict[str, Any]:
@@ -79,25 +77,20 @@ def parse_entries(methods: str, settings: Sequence[tuple[str, str]]) -> tuple[En
             raise ConfigError(
                 f"--with {label!r} is none of the methods{hint}; one of: {', '.join(entries)}"
             )
-        _check_own(label, override)
+        key = override.partition("=")[0].strip()
+        is_own = any(f"{key}.".startswith(f"{own}.") for own in OWN)
+        if key.split(".")[0] in SHARED and not is_own:
+            raise ConfigError(
+                f"--with {label} {override}: all methods of a comparison have the same "
+                f"{', '.join(SHARED)}; give it for all, without --with"
+            )
+        if key in ("method", "method.name"):
+            raise ConfigError(
+                f"--with {label} {override}: --methods names the methods; change it there"
+            )
         entry = entries[label]
         entries[label] = replace(entry, overrides=(*entry.overrides, override))
     return tuple(entries.values())
-
-
-def _check_own(label: str, override: str) -> None:
-    """Refuse settings of one method that would make it run on something else than the others."""
-    key = override.partition("=")[0].strip()
-    is_own = any(f"{key}.".startswith(f"{own}.") for own in OWN)
-    if key.split(".")[0] in SHARED and not is_own:
-        raise ConfigError(
-            f"--with {label} {override}: all methods of a comparison have the same "
-            f"{', '.join(SHARED)}; give it for all, without --with"
-        )
-    if key in ("method", "method.name"):
-        raise ConfigError(
-            f"--with {label} {override}: --methods names the methods; change it there"
-        )
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...] | None:
@@ -125,39 +118,37 @@ def plan(
     imports: Sequence[str] = (),
 ) -> list[Run]:
     """Return all runs, the first seed of every method first."""
-    _check_common(overrides, seeds)
-    found: dict[str, RunConfig] = {}
-    wrong: dict[str, ConfigError] = {}
-    for entry in entries:
-        both = [f"method.name={entry.method}", *overrides, *entry.overrides]
-        try:
-            found[entry.label] = _named(load_config(source, both, imports=imports), entry)
-        except ConfigError as error:
-            wrong[entry.label] = error
-    if wrong:
-        raise _told(wrong, len(entries), overrides)
-    chosen = seeds if seeds is not None else [next(iter(found.values())).seed]
-    runs = [
-        Run(label, replace(config, seed=seed).resolved())
-        for seed in chosen
-        for label, config in found.items()
-    ]
-    _check_apart(runs)
-    return runs
-
-
-def _named(config: RunConfig, entry: Entry) -> RunConfig:
-    """Return the config with the label in place of the method in its output."""
-    return replace(config, output=config.output.replace("{method}", entry.label))
-
-
-def _check_common(overrides: Sequence[str], seeds: Sequence[int] | None) -> None:
-    keys = [override.partition("=")[0].strip() for override in overrides]
-    for key in keys:
+    for key in (override.partition("=")[0].strip() for override in overrides):
         if key in ("method", "method.name"):
             raise ConfigError(f"{key} is what --methods decides; leave it out")
         if key == "seed" and seeds is not None:
             raise ConfigError("seed and --seeds contradict each other; give one of them")
+    configs: dict[str, RunConfig] = {}
+    wrong: dict[str, ConfigError] = {}
+    for entry in entries:
+        both = [f"method.name={entry.method}", *overrides, *entry.overrides]
+        try:
+            config = load_config(source, both, imports=imports)
+            output = config.output.replace("{method}", entry.label)
+            configs[entry.label] = replace(config, output=output)
+        except ConfigError as error:
+            wrong[entry.label] = error
+    if wrong:
+        raise _told(wrong, len(entries), overrides)
+    runs = [
+        Run(label, replace(config, seed=seed).resolved())
+        for seed in (seeds if seeds is not None else [next(iter(configs.values())).seed])
+        for label, config in configs.items()
+    ]
+    seen: dict[str, Run] = {}
+    for run in runs:
+        other = seen.setdefault(str(run.config.run_dir()), run)
+        if other is not run:
+            raise ConfigError(
+                f"output gives {run.config.run_dir()} to {other.title} and to {run.title}; use "
+                "{method} and {seed} in it"
+            )
+    return runs
 
 
 def _told(wrong: dict[str, ConfigError], count: int, overrides: Sequence[str]) -> ConfigError:
@@ -168,18 +159,6 @@ def _told(wrong: dict[str, ConfigError], count: int, overrides: Sequence[str]) -
     has_own = any(override.startswith("method.") for override in overrides)
     do = "; give a setting of one method by --with LABEL KEY=VALUE" if has_own else ""
     return ConfigError(f"--methods {label}: {error}{do}")
-
-
-def _check_apart(runs: Sequence[Run]) -> None:
-    """Refuse an output that two runs would share."""
-    seen: dict[str, Run] = {}
-    for run in runs:
-        other = seen.setdefault(str(run.config.run_dir()), run)
-        if other is not run:
-            raise ConfigError(
-                f"output gives {run.config.run_dir()} to {other.title} and to {run.title}; use "
-                "{method} and {seed} in it"
-            )
 
 
 def unfinished(runs: Sequence[Run], *, resume: bool, force: bool) -> list[Run]:
@@ -214,10 +193,12 @@ def _check_same(run: Run) -> None:
 
 def check_fit(runs: Sequence[Run]) -> None:
     """Load the data once per method and refuse a method that does not fit it."""
-    first = {run.label: run for run in reversed(runs)}
-    for label in dict.fromkeys(run.label for run in runs):
+    first: dict[str, RunConfig] = {}
+    for run in runs:
+        first.setdefault(run.label, run.config)
+    for label, config in first.items():
         try:
-            Experiment(first[label].config).prepare()
+            Experiment(config).prepare()
         except (ConfigError, DataError) as wrong:
             kind = DataError if isinstance(wrong, DataError) else ConfigError
             raise kind(f"--methods {label}: {wrong}") from wrong

@@ -44,31 +44,19 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
     for run in runs:
         if run.folder.is_finished:
             results[run.label][run.config.seed] = run.folder.read("result.json")
-    first = next(iter(results))
-    base = _accuracies(results[first])
-    return [
-        Row(
-            label,
-            _accuracies(own),
-            None if label == first else paired_difference(_accuracies(own), base),
-            _means(list(own.values())),
-        )
-        for label, own in results.items()
-    ]
-
-
-def _accuracies(results: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
-    return {seed: float(found["accuracy"]["mean"]) for seed, found in results.items()}
-
-
-def _means(results: Sequence[Mapping[str, Any]]) -> dict[str, Mean | None]:
-    return {
-        "ari": mean_over_seeds([r["ari"] for r in results]),
-        "noise_after": mean_over_seeds([r["labels"]["noise_after"] for r in results]),
-        "up_bytes": mean_over_seeds([r["bytes"]["up"] for r in results]),
-        "down_bytes": mean_over_seeds([r["bytes"]["down"] for r in results]),
-        "seconds": mean_over_seeds([r["seconds"]["total"] for r in results]),
-    }
+    rows: list[Row] = []
+    for label, by_seed in results.items():
+        accuracy = {seed: float(result["accuracy"]["mean"]) for seed, result in by_seed.items()}
+        means = {
+            "ari": mean_over_seeds([r["ari"] for r in by_seed.values()]),
+            "noise_after": mean_over_seeds([r["labels"]["noise_after"] for r in by_seed.values()]),
+            "up_bytes": mean_over_seeds([r["bytes"]["up"] for r in by_seed.values()]),
+            "down_bytes": mean_over_seeds([r["bytes"]["down"] for r in by_seed.values()]),
+            "seconds": mean_over_seeds([r["seconds"]["total"] for r in by_seed.values()]),
+        }
+        difference = paired_difference(accuracy, rows[0].accuracy) if rows else None
+        rows.append(Row(label, accuracy, difference, means))
+    return rows
 
 
 def texts(row: Row) -> list[str]:

@@ -14,8 +14,9 @@ def run(job: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     from raysim.experiment import Experiment
 
     experiment = Experiment(load_config(job["config"]))
-    how = {"resume": job["resume"], "force": job["force"]}
-    return {"accuracy": experiment.run(**how, listeners=[tell_rounds(tell)]).accuracy}
+    listeners = [tell_rounds(tell)]
+    result = experiment.run(resume=job["resume"], force=job["force"], listeners=listeners)
+    return {"accuracy": result.accuracy}
 
 
 if __name__ == "__main__":
