@@ -24,7 +24,6 @@ class Point:
 
 
 def points(run: Run) -> Iterator[tuple[Point, RoundRecord]]:
-    """Yield every record with its place."""
     rounds, nbytes, seconds = 0, 0.0, 0.0
     for record in run.records:
         rounds += record.has("loss")
@@ -40,7 +39,6 @@ def accuracies(run: Run) -> list[float]:
 
 
 def accuracy(run: Run) -> float | None:
-    """Return the accuracy at the end."""
     own = finite_number(run.result, "accuracy", "mean")
     curve = accuracies(run)
     return own if own is not None else curve[-1] if curve else None
@@ -59,14 +57,22 @@ def best_accuracy(run: Run) -> float | None:
 
 def ari(run: Run) -> float | None:
     """Return the agreement of the newest groups with the tasks."""
-    own = finite_number(run.result, "ari")
-    return own if own is not None else finite_number(run.last("ari"))
+    return _final(run, "ari")
 
 
 def noise(run: Run, when: str) -> float | None:
     """Return the share of wrong labels: ``when`` is "before" or "after"."""
-    own = finite_number(run.result, "labels", f"noise_{when}")
-    return own if own is not None else finite_number(run.last("labels"), f"noise_{when}")
+    return _final(run, "labels", f"noise_{when}")
+
+
+def sd_of_clients(run: Run) -> float | None:
+    return _final(run, "accuracy", "std")
+
+
+def _final(run: Run, *path: str) -> float | None:
+    """Return a number of the result or, where there is none, of the newest record that has it."""
+    own = finite_number(run.result, *path)
+    return own if own is not None else finite_number(run.last(path[0]), *path[1:])
 
 
 def megabytes(run: Run, way: str) -> float | None:

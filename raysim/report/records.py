@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class Run:
     problems: list[str] = field(default_factory=list, repr=False)
     """Grows when an array turns out to be damaged."""
     label: str = ""
-    """Unlike that of every other run of the report."""
+    """Differs from that of every other run of the report."""
     _arrays: dict[str, np.ndarray | None] = field(default_factory=dict, repr=False)
 
     @property
@@ -62,6 +62,13 @@ class Run:
         found = self.environment.get("federation")
         return found if isinstance(found, Mapping) else {}
 
+    @property
+    def dataset(self) -> str:
+        """Name of the dataset; empty where the config has none."""
+        data = self.config.get("data")
+        dataset = data.get("dataset") if isinstance(data, dict) else None
+        return str((dataset.get("name") if isinstance(dataset, dict) else dataset) or "")
+
     def last(self, name: str) -> Any:
         """Return the newest value of an entry of the records, or None."""
         return newest_known(self.records, name)
@@ -79,7 +86,9 @@ class Run:
                 return None
             array = np.load(io.BytesIO(self.storage.read(file)), allow_pickle=False)
         except (OSError, ValueError, EOFError) as wrong:
-            self.problems.append(f"{self.root}: {file} cannot be read ({_short(wrong)}).")
+            said = " ".join(str(wrong).split())[:100]
+            why = reason(wrong) if isinstance(wrong, OSError) else said
+            self.problems.append(f"{self.root}: {file} cannot be read ({why}).")
             return None
         if not isinstance(array, np.ndarray) or array.ndim != ndim or array.dtype.kind not in "fiu":
             self.problems.append(f"{self.root}: {file} is not an array of {ndim}-d numbers.")
@@ -103,10 +112,8 @@ def read_runs(places: Sequence[str]) -> tuple[list[Run], list[str]]:
         if not folders and not lost:
             problems.append(f"{place}: no run directory here or below (no config.yaml); left out.")
         for folder in folders:
-            if folder.root not in runs:
-                run = _read(folder, problems)
-                if run is not None:
-                    runs[folder.root] = run
+            if folder.root not in runs and (run := _read(folder, problems)) is not None:
+                runs[folder.root] = run
     if not runs:
         raise DataError(
             f"no run could be read, got {len(places)} place(s): {' '.join(problems)} "
@@ -115,52 +122,11 @@ def read_runs(places: Sequence[str]) -> tuple[list[Run], list[str]]:
     return list(runs.values()), problems
 
 
-def labelled(run: Run, label: str) -> Run:
-    """Return the run with a label; arrays and problems are shared."""
-    return replace(run, label=label)
-
-
 # ---- one directory -------------------------------------------------------------------------
-
-
-def _label(config: Mapping[str, Any]) -> str:
-    """Return the method's name, with the repair that was put in front of a stage of it."""
-    correct = config.get("correct")
-    repaired = isinstance(correct, dict) and correct.get("before") is not None
-    return f"{config['method']['name']}+fb_nll" if repaired else str(config["method"]["name"])
 
 
 def _read(folder: Storage, problems: list[str]) -> Run | None:
     text = _text(folder, "config.yaml", problems)
-    config = _config(folder, text, problems)
-    if config is None:
-        return None
-    result = _object(folder, "result.json", problems)
-    records = _records(folder, problems)
-    if not records and (result is None or finite_number(result, "accuracy", "mean") is None):
-        problems.append(f"{folder.root}: no round is recorded; left out.{_ending(folder)}")
-        return None
-    run = Run(
-        root=folder.root,
-        method=_label(config),
-        seed=int(config["seed"]),
-        config=config,
-        yaml=text or "",
-        environment=_object(folder, "environment.json", problems, needed=True) or {},
-        records=records,
-        result=result,
-        storage=folder,
-    )
-    if result is None:
-        state = "result.json is missing" if run.is_finished else "not finished"
-        problems.append(
-            f"{folder.root}: {state}, {run.rounds_done} of {run.rounds} rounds are recorded."
-            f"{_ending(folder)}"
-        )
-    return run
-
-
-def _config(folder: Storage, text: str | None, problems: list[str]) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
@@ -173,18 +139,36 @@ def _config(folder: Storage, text: str | None, problems: list[str]) -> dict[str,
     if not named or not isinstance(config.get("seed"), int):
         problems.append(f"{folder.root}: config.yaml is not that of a raysim run; left out.")
         return None
-    return dict(config)
-
-
-def _records(folder: Storage, problems: list[str]) -> list[RoundRecord]:
-    text = _text(folder, "rounds.jsonl", problems)
-    records, damaged = parse_records(text or "")
+    result = _object(folder, "result.json", problems)
+    records, damaged = parse_records(_text(folder, "rounds.jsonl", problems) or "")
     if damaged:
         lines = ", ".join(map(str, [*damaged][:5])) + (", ..." if len(damaged) > 5 else "")
         problems.append(
             f"{folder.root}: rounds.jsonl is damaged in line {lines}; those rounds are left out."
         )
-    return records
+    if not records and (result is None or finite_number(result, "accuracy", "mean") is None):
+        problems.append(f"{folder.root}: no round is recorded; left out.{_ending(folder)}")
+        return None
+    correct = config.get("correct")
+    repaired = isinstance(correct, dict) and correct.get("before") is not None
+    run = Run(
+        root=folder.root,
+        method=config["method"]["name"] + ("+fb_nll" if repaired else ""),
+        seed=int(config["seed"]),
+        config=config,
+        yaml=text,
+        environment=_object(folder, "environment.json", problems, needed=True) or {},
+        records=records,
+        result=result,
+        storage=folder,
+    )
+    if result is None:
+        state = "result.json is missing" if run.is_finished else "not finished"
+        problems.append(
+            f"{folder.root}: {state}, {run.rounds_done} of {run.rounds} rounds are recorded."
+            f"{_ending(folder)}"
+        )
+    return run
 
 
 def _object(
@@ -218,7 +202,7 @@ def _text(folder: Storage, name: str, problems: list[str]) -> str | None:
 
 
 def _ending(folder: Storage) -> str:
-    """Return how events.jsonl says that the run ended, as a sentence after a blank, or nothing."""
+    """Return a blank and how the run ended by events.jsonl; nothing where it does not say."""
     try:
         lines = folder.read("events.jsonl").decode().split("\n")[:-1]
     except (OSError, UnicodeDecodeError):
@@ -236,10 +220,6 @@ def _ending(folder: Storage) -> str:
             why = str(event.get("message", "")).removeprefix("run ended: ").rstrip(".")
             return f" It {'failed' if event['outcome'] == 'failed' else 'was stopped'}: {why}."
     return ""
-
-
-def _short(wrong: Exception) -> str:
-    return reason(wrong) if isinstance(wrong, OSError) else " ".join(str(wrong).split())[:100]
 
 
 # ---- values of records ---------------------------------------------------------------------

@@ -1,20 +1,20 @@
-"""Runs put side by side: seeds of one config make a series, series of one setting compare."""
+"""Runs side by side: the seeds of one config are a series; series of one setting compare."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from raysim.report.records import Run, labelled
+from raysim.report.records import Run
 
 NO_MATTER = ("name", "seed", "imports", "output", "runtime", "checkpoint", "track", "arrays")
 """Sections of a config that two seeds of one series may differ in."""
 NOT_THE_DATA = ("data.root", "data.features", "data.correction_features")
 """Keys below ``data`` that say how a method looks at the data, not which data there are."""
 TELLING = ("data.dataset", "data.partition", "data.noise", "train.rounds", "data", "method")
-"""Which differences name a series, best first; then any other."""
+"""Keys whose differences name a series, best first; then any other."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,7 @@ class Series:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the runs are."""
         return self.runs[0].is_finished
-
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds."""
-        return [run.seed for run in self.runs]
 
     @property
     def progress(self) -> str:
@@ -49,14 +43,15 @@ class Series:
 
 
 def group_runs(runs: Sequence[Run]) -> tuple[list[Series], list[str]]:
-    """Return the series in the order of the runs, and what stands against comparing them."""
+    """Return the series in the order of the runs, and what speaks against comparing them."""
     problems: list[str] = []
     members: dict[str, list[Run]] = {}
     for run in runs:
         members.setdefault(_key(_flat(run.config), NO_MATTER), []).append(run)
     found = [_one_per_seed(group, problems) for group in members.values()]
     settings = [_setting(group[0]) for group in found]
-    names = [_name_of(setting, settings, found[0][0]) for setting in settings]
+    data = found[0][0].dataset or "data"
+    names = [differences(setting, settings) or data for setting in settings]
     shorts = _labels([group[0] for group in found], settings)
     several = len(set(names)) > 1
     series = [
@@ -65,13 +60,19 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Series], list[str]]:
             short=short,
             setting=name,
             runs=[
-                labelled(run, f"{short}, seed {run.seed}" + (f" ({name})" if several else ""))
+                replace(run, label=f"{short}, seed {run.seed}" + (f" ({name})" if several else ""))
                 for run in group
             ],
         )
         for short, name, group in zip(shorts, names, found, strict=True)
     ]
-    problems += _settings_differ(series)
+    groups = by_setting(series)
+    if len(groups) > 1:
+        listed = "; ".join(f"{name} ({len(group)})" for name, group in groups.items())
+        problems.append(
+            f"The runs have {len(groups)} settings, which are not compared with each other: "
+            f"{listed}."
+        )
     return series, problems
 
 
@@ -103,16 +104,6 @@ def _one_per_seed(runs: Sequence[Run], problems: list[str]) -> list[Run]:
     return finished or list(kept.values())
 
 
-def _settings_differ(series: Sequence[Series]) -> list[str]:
-    groups = by_setting(series)
-    if len(groups) < 2:
-        return []
-    names = "; ".join(f"{name} ({len(group)})" for name, group in groups.items())
-    return [
-        f"The runs have {len(groups)} settings, which are not compared with each other: {names}."
-    ]
-
-
 # ---- names ---------------------------------------------------------------------------------
 
 
@@ -130,15 +121,13 @@ def _labels(runs: Sequence[Run], settings: Sequence[Mapping[str, Any]]) -> list[
     return labels
 
 
-def _name_of(setting: Mapping[str, Any], settings: Sequence[Mapping[str, Any]], run: Run) -> str:
-    dataset = (run.config.get("data") or {}).get("dataset")
-    name = dataset.get("name") if isinstance(dataset, Mapping) else dataset
-    return differences(setting, settings) or str(name or "data")
-
-
 def differences(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
     """Return the fewest values (about) that tell a flat config apart from all the others."""
-    keys = sorted({key for one in every for key in one}, key=_rank)
+
+    def rank(key: str) -> tuple[int, str]:
+        return next((i for i, p in enumerate(TELLING) if _below(key, (p,))), len(TELLING)), key
+
+    keys = sorted({key for one in every for key in one}, key=rank)
     chosen: list[str] = []
     parts = 1
     wanted = len({_key(one, ()) for one in every})
@@ -152,24 +141,13 @@ def differences(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> s
     return ", ".join(_word(key, own.get(key)) for key in chosen)
 
 
-def _rank(key: str) -> tuple[int, str]:
-    place = next((i for i, p in enumerate(TELLING) if _below(key, (p,))), len(TELLING))
-    return place, key
-
-
 def _word(key: str, value: Any) -> str:
     *_, parent, name = ("", *key.split("."))
     if name in ("name", "kind"):
         return str(value) if parent == "dataset" else f"{parent} {value or 'none'}"
-    shown = (
-        "on"
-        if value is True
-        else "off"
-        if value is False
-        else "none"
-        if value is None
-        else str(value)
-    )
+    shown = "none" if value is None else str(value)
+    if isinstance(value, bool):
+        shown = "on" if value else "off"
     if name in ("groups", "rounds", "clients"):
         return f"{shown} {name.removesuffix('s') if value == 1 else name}"
     return f"{name} {shown}"

@@ -15,20 +15,19 @@ from raysim.report.statistics import LEVEL, mean_over_seeds, paired_difference
 from raysim.runs.record import finite_number
 
 ALL_PAIRS = 6
-"""Up to so many methods every pair is compared; above, the best one with each other."""
+"""Every pair of up to this many methods is compared; of more, the best one with each other."""
 NONE = Cell("-", None)
 JUDGES = {"selection": "the method", "judged": "the final model"}
-"""Records of judged labels."""
 RATES = ("precision %", "recall %")
 Value = Callable[[Run], float | None]
 
 
 def make_tables(series: Sequence[Series]) -> list[Table]:
-    """Return every table that the runs have something to say in."""
+    """Return every table that the runs have rows for; names may repeat."""
     tables = [summary_table(series), differences_table(series)]
     tables += [task_table(setting, own) for setting, own in by_setting(series).items()]
-    found = [*tables, judgements_table(series), noisy_clients_table(series)]
-    return _own_names([table for table in found if table.rows])
+    tables += [judgements_table(series), noisy_clients_table(series)]
+    return [table for table in tables if table.rows]
 
 
 # ---- summary -------------------------------------------------------------------------------
@@ -38,17 +37,24 @@ def summary_table(series: Sequence[Series]) -> Table:
     """Return one row per method: mean and sd over seeds."""
     best = _best(series, facts.accuracy), _best(series, facts.last_accuracies)
     best_ever = _best(series, facts.best_accuracy)
-    has_top5 = any(_top5(run) is not None for one in series for run in one.runs)
+    top5 = partial(_recorded, "top5", "mean")
+    has_top5 = any(top5(run) is not None for one in series for run in one.runs)
     rows = []
     for one in series:
+        count, seeds = len(one.runs), "seeds " + ", ".join(str(run.seed) for run in one.runs)
+        if not one.is_finished:
+            seeds += f"; {one.progress}"
+        done = (
+            "" if one.is_finished else f" ({one.runs[0].rounds_done}/{one.runs[0].rounds} rounds)"
+        )
         rows.append(
             [
                 Cell(one.label, one.label, note=one.progress),
-                _seeds(one),
+                Cell(f"{count}{done}", float(count), note=seeds),
                 _mean(one, facts.accuracy, 100, 2, best=one in best[0]),
                 _mean(one, facts.last_accuracies, 100, 2, best=one in best[1]),
                 _mean(one, facts.best_accuracy, 100, 2, best=one in best_ever),
-                *([_mean(one, _top5, 100, 2)] if has_top5 else []),
+                *([_mean(one, top5, 100, 2)] if has_top5 else []),
                 _mean(one, facts.ari, 1, 3),
                 _mean(one, lambda run: facts.noise(run, "before"), 100, 2),
                 _mean(one, lambda run: facts.noise(run, "after"), 100, 2),
@@ -77,21 +83,9 @@ def summary_table(series: Sequence[Series]) -> Table:
     )
 
 
-def _top5(run: Run) -> float | None:
-    return _recorded("top5", "mean", run)
-
-
 def _recorded(key: str, name: str, run: Run) -> float | None:
     """Return a number of what was recorded last under ``key``."""
     return finite_number(run.last(key), name)
-
-
-def _seeds(one: Series) -> Cell:
-    note = "seeds " + ", ".join(map(str, one.seeds))
-    if one.is_finished:
-        return Cell(str(len(one.runs)), float(len(one.runs)), note=note)
-    text = f"{len(one.runs)} ({one.runs[0].rounds_done}/{one.runs[0].rounds} rounds)"
-    return Cell(text, float(len(one.runs)), note=f"{note}; {one.progress}")
 
 
 def _mean(
@@ -110,15 +104,10 @@ def _mean(
     text = f"{found.mean:.{digits}f}"
     if with_sd and found.sd is not None:
         text += f" ± {found.sd:.{digits}f}"
-    single = [
-        f"seed {run.seed}: {_show(v, scale)}" for run, v in zip(one.runs, values, strict=True)
-    ]
+    shown = ["-" if v is None else f"{scale * v:.4g}" for v in values]
+    single = [f"seed {run.seed}: {text}" for run, text in zip(one.runs, shown, strict=True)]
     note = "; ".join(single) if len(single) > 1 else ""
     return Cell(text, found.mean, best=best, note=note)
-
-
-def _show(value: float | None, scale: float) -> str:
-    return "-" if value is None else f"{scale * value:.4g}"
 
 
 def _best(series: Sequence[Series], value: Value) -> list[Series]:
@@ -141,8 +130,11 @@ def differences_table(series: Sequence[Series]) -> Table:
     rows = []
     for own in by_setting(series).values():
         finished = [one for one in own if one.is_finished]
-        for ours, theirs in _pairs(finished):
-            rows.append(_difference_row(ours, theirs))
+        pairs = list(combinations(finished, 2))
+        if len(finished) > ALL_PAIRS:
+            top = _best(finished, facts.accuracy)[:1]
+            pairs = [(one, other) for one in top for other in finished if other is not one]
+        rows += [_difference_row(*pair) for pair in pairs]
     return Table(
         name="differences",
         title="Paired differences",
@@ -155,13 +147,6 @@ def differences_table(series: Sequence[Series]) -> Table:
         columns=["method", "minus", "difference", "interval", "common seeds"],
         rows=[row for row in rows if row],
     )
-
-
-def _pairs(series: Sequence[Series]) -> list[tuple[Series, Series]]:
-    if len(series) <= ALL_PAIRS:
-        return list(combinations(series, 2))
-    top = _best(series, facts.accuracy)[:1]
-    return [(one, other) for one in top for other in series if other is not one]
 
 
 def _difference_row(ours: Series, theirs: Series) -> list[Cell]:
@@ -195,12 +180,20 @@ def task_table(setting: str, series: Sequence[Series]) -> Table:
     count = max((len(facts.by_task(r) or ()) for one in own for r in one.runs), default=0)
     tasks = [f"task {i + 1}" for i in range(count)]
     names = facts.task_names([run for one in own for run in one.runs], count)
-    values = [partial(_task, i) for i in range(count)]
+
+    def on_task(i: int, run: Run) -> float | None:
+        found = facts.by_task(run)
+        return found[i] if found is not None and i < len(found) else None
+
+    def worst(run: Run) -> float | None:
+        return min(facts.per_client(run) or (), default=None)
+
+    values = [partial(on_task, i) for i in range(count)]
     top = [_best(own, value) for value in values]
     rows = []
     for one in own:
         cells = [_mean(one, v, 100, 2, best=one in b) for v, b in zip(values, top, strict=True)]
-        spread = [_mean(one, _worst, 100, 2), _mean(one, _sd_of_clients, 100, 2)]
+        spread = [_mean(one, worst, 100, 2), _mean(one, facts.sd_of_clients, 100, 2)]
         rows.append([Cell(one.label, one.label, note=one.progress), *cells, *spread])
     classes = "" if names == tasks else " Classes: " + "; ".join(names) + "."
     return Table(
@@ -213,20 +206,6 @@ def task_table(setting: str, series: Sequence[Series]) -> Table:
         columns=["method", *tasks, "worst client", "sd over clients"],
         rows=rows,
     )
-
-
-def _task(i: int, run: Run) -> float | None:
-    found = facts.by_task(run)
-    return found[i] if found is not None and i < len(found) else None
-
-
-def _worst(run: Run) -> float | None:
-    return min(facts.per_client(run) or (), default=None)
-
-
-def _sd_of_clients(run: Run) -> float | None:
-    own = finite_number(run.result, "accuracy", "std")
-    return own if own is not None else finite_number(run.last("accuracy"), "std")
 
 
 def judgements_table(series: Sequence[Series]) -> Table:
@@ -286,22 +265,10 @@ def noisy_clients_table(series: Sequence[Series]) -> Table:
     )
 
 
-def _own_names(tables: Sequence[Table]) -> list[Table]:
-    """Return the tables with a name each: those of the same name get a number."""
-    seen: dict[str, int] = {}
-    named = []
-    for table in tables:
-        seen[table.name] = seen.get(table.name, 0) + 1
-        name = table.name if seen[table.name] == 1 else f"{table.name}-{seen[table.name]}"
-        named.append(Table(name, table.title, table.caption, table.columns, table.rows))
-    return named
-
-
 # ---- Markdown and LaTeX --------------------------------------------------------------------
 
 
 def markdown_table(table: Table) -> str:
-    """Return a table as Markdown."""
     lines = [
         "| " + " | ".join(markdown_text(column) for column in table.columns) + " |",
         "| " + " | ".join("---" if i == 0 else "---:" for i in range(len(table.columns))) + " |",

@@ -16,7 +16,6 @@ from pathlib import Path
 from raysim.errors import ConfigError, EnvironmentNotFit, OutputError
 from raysim.report.build import make_report
 from raysim.report.documents import LATEX_MARK, MARKDOWN_MARK, write_latex, write_markdown
-from raysim.report.figure import Figure
 from raysim.report.report import Report
 from raysim.storage.objects import reason, save_output
 
@@ -39,25 +38,21 @@ class Plan:
 
     @property
     def pictures(self) -> Path:
-        """Folder of the pictures."""
         return self.folder / f"{self.stem}_figures"
 
     @property
     def forms(self) -> list[str]:
-        """Forms of the pictures: those asked for, and those that the documents show."""
+        """The picture formats asked for and those that the documents show."""
         shown = {"md": "png", "tex": "pdf"}
         wanted = {shown.get(form, form) for form in self.formats}
         return [form for form in PICTURES if form in wanted]
 
     def document(self, form: str) -> Path:
-        """Return the file of a document."""
         return self.folder / f"{self.stem}.{form}"
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a call wrote."""
-
     report: Report
     files: Sequence[Path]
     """The documents, then the folder of the pictures where there are any."""
@@ -70,7 +65,7 @@ def write_report(
     formats: Sequence[str] | None = None,
     title: str = "",
 ) -> Written:
-    """Write a report on run directories; refuses what cannot be written before any work."""
+    """Write a report on run directories; what cannot be written is refused before any work."""
     plan = checked_output(out, formats)
     report = make_report(places, title)
     return Written(report, _write(report, plan))
@@ -79,7 +74,13 @@ def write_report(
 def checked_output(out: str | Path | None, formats: Sequence[str] | None = None) -> Plan:
     """Return what ``--out`` and ``--format`` ask for, if it can be written."""
     plan = plan_output(out, formats)
-    _check_installed(plan)
+    for form in (*plan.formats, *plan.forms):
+        package = NEEDS.get(form)
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise EnvironmentNotFit(
+                f"a report as {form} needs {package}, which is not installed; "
+                "pip install 'raysim[report]'"
+            )
     for form in plan.formats:
         if form in DOCUMENTS:
             _check_replaceable(plan.document(form), MARKS[form])
@@ -115,16 +116,6 @@ def plan_output(out: str | Path | None, formats: Sequence[str] | None = None) ->
     return Plan(path.parent, path.stem, wanted or (suffix,))
 
 
-def _check_installed(plan: Plan) -> None:
-    for form in (*plan.formats, *plan.forms):
-        package = NEEDS.get(form)
-        if package is not None and importlib.util.find_spec(package) is None:
-            raise EnvironmentNotFit(
-                f"a report as {form} needs {package}, which is not installed; "
-                "pip install 'raysim[report]'"
-            )
-
-
 def _check_replaceable(path: Path, mark: str) -> None:
     """Refuse to overwrite what is not an earlier report."""
     if not path.exists():
@@ -141,18 +132,32 @@ def _check_replaceable(path: Path, mark: str) -> None:
 
 
 def _write(report: Report, plan: Plan) -> list[Path]:
-    """Write the pictures first, so that no document shows what is not there."""
+    """Write the pictures first, so that no document shows one that is not there."""
+    from raysim.report.page import write_page
+    from raysim.report.plots import draw
+
     before = _known_pictures(plan.pictures)
-    for name in _picture_names(report, plan):
+    wanted = {
+        f"{figure.name}.{form}": (figure, form)
+        for figure in report.figures
+        if figure.drawing is not None
+        for form in plan.forms
+    }
+    for name in wanted:
         if name not in before and (plan.pictures / name).exists():
             raise OutputError(
                 f"{plan.pictures / name} is not a picture of raysim and stays; choose another --out"
             )
-    pictures = _draw(report, plan)
+    pictures = {n: draw(figure, report.methods, form) for n, (figure, form) in wanted.items()}
+    write = {
+        "html": lambda: write_page(report),
+        "md": lambda: write_markdown(report, plan.pictures.name),
+        "tex": lambda: write_latex(report, plan.pictures.name),
+    }
     files = []
     if plan.forms:
         own = json.dumps(sorted({*pictures, *before}), indent=0).encode()
-        save_output(plan.pictures / OWN, own)  # first: what is not finished is known to be ours
+        save_output(plan.pictures / OWN, own)  # first: after a crash they are known to be ours
         for name, content in pictures.items():
             save_output(plan.pictures / name, content)
         for name in before - pictures.keys():
@@ -161,38 +166,9 @@ def _write(report: Report, plan: Plan) -> list[Path]:
         save_output(plan.pictures / OWN, json.dumps(sorted(pictures), indent=0).encode())
     for form in plan.formats:
         if form in DOCUMENTS:
-            save_output(plan.document(form), _document(report, plan, form).encode())
+            save_output(plan.document(form), write[form]().encode())
             files.append(plan.document(form))
     return files + ([plan.pictures] if plan.forms else [])
-
-
-def _picture_names(report: Report, plan: Plan) -> dict[str, tuple[Figure, str]]:
-    """Return figure and form of every picture by its file name."""
-    return {
-        f"{figure.name}.{form}": (figure, form)
-        for figure in report.figures
-        if figure.drawing is not None
-        for form in plan.forms
-    }
-
-
-def _draw(report: Report, plan: Plan) -> dict[str, bytes]:
-    if not plan.forms:
-        return {}
-    from raysim.report.plots import draw
-
-    wanted = _picture_names(report, plan)
-    return {name: draw(figure, report.methods, form) for name, (figure, form) in wanted.items()}
-
-
-def _document(report: Report, plan: Plan, form: str) -> str:
-    if form == "md":
-        return write_markdown(report, plan.pictures.name)
-    if form == "tex":
-        return write_latex(report, plan.pictures.name)
-    from raysim.report.page import write_page
-
-    return write_page(report)
 
 
 def _known_pictures(folder: Path) -> set[str]:
