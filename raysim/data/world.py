@@ -102,7 +102,7 @@ class DataSpec:
 
 
 class DataWorld:
-    """Images and features of one node; it has no way to a training label."""
+    """Images and features of one node; it cannot reach a training label."""
 
     def __init__(self, spec: DataSpec, store: Any) -> None:
         self._spec, self._store = spec, store
@@ -202,7 +202,7 @@ class DriverData:
         )
         noise = config.noise
         if isinstance(noise, Human):
-            noise = noise.within(config.root)
+            noise = replace(noise, path=noise.path or config.root)
         noisy = noise.corrupt(
             self.true_labels,
             split,

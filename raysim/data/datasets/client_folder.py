@@ -51,7 +51,7 @@ class ClientFolder:
     knows_labels: bool
     """Whether every client came with true labels."""
     knows_tasks: bool
-    """Whether the tasks are more than the classes that clients say to have."""
+    """Whether tasks.yaml or true labels say the tasks; else they come from the given labels."""
 
     @property
     def sources(self) -> list[Path]:

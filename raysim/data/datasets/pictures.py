@@ -18,7 +18,7 @@ from raysim.errors import DataError
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".gif", ".tif", ".tiff", ".webp"}
 ARRAYS = {".npy", ".npz"}
 IMAGES, LABELS = ("x", "images", "x_test"), ("y", "labels", "y_test")
-"""Names of arrays in an npz file, the first that is there."""
+"""Names that these arrays may have in an npz file; the first one present is read."""
 BLOCK = 4096
 """Images in memory at once; whole batches of evaluation, so that cutting changes no batch."""
 _MODES = {1: "L", 3: "RGB"}

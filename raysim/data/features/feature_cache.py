@@ -53,8 +53,8 @@ def feature_file(store: Images, extractor: Extractor, folder: Path) -> np.ndarra
     if isinstance(extractor, Viewing):
         view = extractor.view(store.train_images)
         if view is not None:
-            for start, rows in _chunks(view):
-                _check_rows(rows, rows.shape, start, extractor)
+            for start, part in _chunks(view):
+                _check_rows(part, part.shape, start, extractor)
             return view
 
     kind = getattr(extractor, "choice_name", type(extractor).__name__)
@@ -73,7 +73,17 @@ def feature_file(store: Images, extractor: Extractor, folder: Path) -> np.ndarra
                 f"cannot write features into {folder}: {error}; make room there, or let "
                 "RAYSIM_CACHE name another folder"
             ) from error
-    return _opened(path, (len(store.train_images), dimension))
+    shape = (len(store.train_images), dimension)
+    try:
+        rows: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"feature file {path} is damaged ({error}); delete it") from error
+    if rows.shape != shape or rows.dtype != np.float32:
+        raise DataError(
+            f"feature file {path} must hold {shape} float32, got {rows.shape} {rows.dtype}; "
+            "delete it"
+        )
+    return rows
 
 
 def _write(store: Images, extractor: Extractor, path: Path, dimension: int) -> None:
@@ -137,16 +147,3 @@ def _remove_leftovers(folder: Path, own_key: str) -> None:
                 part.unlink(missing_ok=True)
         except Timeout:
             continue
-
-
-def _opened(path: Path, shape: tuple[int, int]) -> np.ndarray:
-    try:
-        rows: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"feature file {path} is damaged ({error}); delete it") from error
-    if rows.shape != shape or rows.dtype != np.float32:
-        raise DataError(
-            f"feature file {path} must hold {shape} float32, got {rows.shape} {rows.dtype}; "
-            "delete it"
-        )
-    return rows

@@ -241,7 +241,15 @@ def _cell_histograms(strength: Array, bins: Array, orientations: int, cell: int)
     shape = (height // cell, cell, width // cell, cell, num)
     strength, bins = xp.reshape(strength, shape), xp.reshape(bins, shape)
     if is_numpy_namespace(xp):
-        return _bincount_histograms(strength, bins, orientations) / (cell * cell)
+        # the same sums in the same order, hence the same bits, five times as fast
+        down, _, across, _, _ = shape
+        first = np.arange(down * across).reshape(down, 1, across, 1, 1) * (orientations + 1)
+        slot = (first + bins) * num + np.arange(num)
+        length = down * across * (orientations + 1) * num
+        sums = np.bincount(slot.reshape(-1), strength.reshape(-1), minlength=length)
+        # the extra bin takes angles that were rounded up to 180 degrees
+        sums = sums.reshape(down, across, orientations + 1, num)
+        return sums[:, :, :orientations, :] / (cell * cell)
 
     ids = xp.arange(orientations, dtype=bins.dtype, device=device(bins))
     ids = xp.reshape(ids, (1, 1, orientations, 1))
@@ -252,18 +260,6 @@ def _cell_histograms(strength: Array, bins: Array, orientations: int, cell: int)
             vote = xp.expand_dims(strength[:, i, :, j, :], axis=2)
             total += vote * xp.astype(chosen, xp.float64)
     return total / (cell * cell)
-
-
-def _bincount_histograms(strength: np.ndarray, bins: np.ndarray, orientations: int) -> np.ndarray:
-    """Sum the votes in the same order, hence to the same bits, five times as fast."""
-    down, _, across, _, num = bins.shape
-    first = np.arange(down * across).reshape(down, 1, across, 1, 1) * (orientations + 1)
-    slot = (first + bins) * num + np.arange(num)
-    total = np.bincount(
-        slot.reshape(-1), strength.reshape(-1), minlength=down * across * (orientations + 1) * num
-    )
-    # the extra bin takes angles that were rounded up to 180 degrees
-    return total.reshape(down, across, orientations + 1, num)[:, :, :orientations, :]
 
 
 def _normalised_blocks(cells: Array, block: int) -> Array:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 
 from raysim.data.datasets import data_root
+from raysim.data.datasets.image_folder import IMAGENET
 from raysim.data.features.extractor import FEATURES, ImageShape
 from raysim.data.packages import LITE0_FILE
 from raysim.errors import DataError
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     Network = Callable[[torch.Tensor], torch.Tensor]
 
 RESNET18_FILE = "resnet18-f37072fd.pth"  # torchvision's IMAGENET1K_V1
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @settings
@@ -220,9 +219,7 @@ def _resnet18(path: str, modified_ns: int) -> Network:
     model.fc = torch.nn.Identity()
     state = {k: v for k, v in _state(path).items() if not k.startswith("fc.")}
     model = _with_state(model, state, path, "resnet18")
-    mean, std = (
-        torch.tensor(v, device=_device()).reshape(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD)
-    )
+    mean, std = (torch.tensor(v, device=_device()).reshape(3, 1, 1) for v in IMAGENET)
     return lambda pixels: model((pixels / 255.0 - mean) / std)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -29,14 +28,9 @@ class Human:
     path: str | None = None
     """Folder with the labels, or their file; null: where the images are."""
 
-    def within(self, root: str | None) -> Human:
-        """Return these settings with the labels looked for in ``root``, unless a path is set."""
-        return replace(self, path=self.path or root)
-
     def corrupt(
         self, labels: np.ndarray, split: Split, *, classes: int, rngs: ClientStreams
     ) -> NoisyLabels:
-        """Return the labels that people gave; nothing is drawn."""
         name = _NAMES.get(classes, "")
         if not name:
             raise ConfigError(
@@ -64,7 +58,16 @@ class Human:
                     f"{path} must have a column {needed}, got {', '.join(columns)}; remove it and "
                     f"run `raysim data fetch {name}`"
                 )
-        _check_same_images(columns["clean_label"], labels, path)
+        clean = columns["clean_label"]
+        if not np.array_equal(clean, labels):
+            found = "another number"
+            if clean.shape == labels.shape:
+                found = f"{np.count_nonzero(clean != labels)} true labels differ"
+            raise DataError(
+                f"data.noise.kind human: {path} labels the {len(clean)} training images of CIFAR "
+                f"in their original order, got {len(labels)} images "
+                f"({found}); set data.dataset to cifar10 or cifar100, or choose another noise"
+            )
         given = tuple(columns[column][ids] for ids in split.clients)
         wrong = realised_noise(labels, split, given)
         return NoisyLabels(
@@ -74,16 +77,3 @@ class Human:
             is_noisy=wrong > 0.0,
             target=np.full(len(given), -1, dtype=np.int64),
         )
-
-
-def _check_same_images(clean: np.ndarray, labels: np.ndarray, path: Path) -> None:
-    """Refuse labels of other images, or of the same ones in another order."""
-    if clean.shape == labels.shape and np.array_equal(clean, labels):
-        return
-    same = clean.shape == labels.shape
-    found = f"{np.count_nonzero(clean != labels)} true labels differ" if same else "another number"
-    raise DataError(
-        f"data.noise.kind human: {path} labels the {len(clean)} training images of CIFAR in their "
-        f"original order, got {len(labels)} images ({found}); set data.dataset to cifar10 or "
-        "cifar100, or choose another noise"
-    )

@@ -48,7 +48,7 @@ class DirichletCuts(PartitionKind):
             return cuts, np.diff(cuts, axis=1, prepend=0).sum(axis=0)
 
         do = f"lower data.partition.clients or min_client_size, or raise alpha (now {self.alpha})"
-        refuse = _no_draw_fits(self, self.min_client_size, sum(lengths), do)
+        refuse = _no_draw_fits(self, sum(lengths), do)
         cuts = draw_until(draw, self.min_client_size, refuse)
         return deal([rng.permutation(part) for part in parts], cuts)
 
@@ -104,8 +104,6 @@ class BernoulliDirichlet(PartitionKind):
     def divide(
         self, ids: np.ndarray, labels: np.ndarray, *, tasks: Tasks, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """Return each client's samples of the classes it has."""
-
         def draw() -> tuple[np.ndarray, np.ndarray]:
             # Phi ~ Bernoulli(p), (K, C), first without an empty row, then without an empty column
             drawn = rng.random((self.clients, len(tasks[0]))) < self.class_rate
@@ -114,7 +112,7 @@ class BernoulliDirichlet(PartitionKind):
             return owners, np.bincount(owners, minlength=self.clients)
 
         do = f"lower data.partition.clients or raise alpha (now {self.alpha}) or class_rate"
-        refuse = _no_draw_fits(self, self.min_client_size, len(ids), do)
+        refuse = _no_draw_fits(self, len(ids), do)
         owners = draw_until(draw, self.min_client_size, refuse)
         ends = np.cumsum(np.bincount(owners, minlength=self.clients))
         return np.split(ids[np.argsort(owners, kind="stable")], ends[:-1])
@@ -168,10 +166,9 @@ def draw_cuts(
     return cuts
 
 
-def _no_draw_fits(
-    partition: PartitionKind, fewest: int, count: int, do: str
-) -> Callable[[int], ConfigError]:
+def _no_draw_fits(partition: PartitionKind, count: int, do: str) -> Callable[[int], ConfigError]:
     return lambda best: ConfigError(
-        f"data.partition.min_client_size {fewest} was not reached in {MAX_DRAWS} draws: the best "
-        f"one got {best} of {count} samples for the smallest of {partition.clients} clients; {do}"
+        f"data.partition.min_client_size {partition.fewest} was not reached in {MAX_DRAWS} draws: "
+        f"the best one got {best} of {count} samples for the smallest of {partition.clients} "
+        f"clients; {do}"
     )

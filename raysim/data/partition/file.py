@@ -13,6 +13,7 @@ from raysim.settings import settings
 
 if TYPE_CHECKING:
     from raysim.data.datasets.client_folder import ClientFolder
+    from raysim.data.split_file import StoredSplit
 
 
 @PARTITIONS.register("file")
@@ -24,11 +25,11 @@ class FilePartition:
 
     @property
     def clients(self) -> int:
-        return len(self._read().clients)
+        return len(self._read().split.clients)
 
     @property
     def groups(self) -> int:
-        return len(self._read().tasks)
+        return len(self._read().split.tasks)
 
     def make_split(
         self,
@@ -41,9 +42,7 @@ class FilePartition:
         digest: str = "",
     ) -> Split:
         """Return the stored split if it was made from this dataset; nothing is drawn."""
-        from raysim.data.split_file import read_split
-
-        stored = read_split(self.path, setting="data.partition.path")
+        stored = self._read()
         if stored.digest != digest:
             raise DataError(
                 f"data.partition.path: split file {self.path} was made from "
@@ -61,10 +60,10 @@ class FilePartition:
             )
         return stored.split
 
-    def _read(self) -> Split:
+    def _read(self) -> StoredSplit:
         from raysim.data.split_file import read_split  # split_file imports Split from here
 
-        return read_split(self.path, setting="data.partition.path").split
+        return read_split(self.path, setting="data.partition.path")
 
 
 @PARTITIONS.register("given")
@@ -89,9 +88,8 @@ class GivenPartition:
         raise ConfigError("data.partition given needs data.dataset client_files; set both")
 
     def _read(self) -> ClientFolder:
-        from raysim.data.datasets.client_files import (
-            ClientFiles,  # it imports Split from this package
-        )
+        # imported here, since client_files imports Split from this package
+        from raysim.data.datasets.client_files import ClientFiles
         from raysim.data.datasets.client_folder import read_client_folder
 
         root = None if self.root is None else Path(self.root)
