@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from raysim.cli.options import import_option
+from raysim.cli.tables import print_table
+from raysim.errors import ConfigError, RaysimError
 
 if TYPE_CHECKING:
     from raysim.studies.compare.plan import Run
@@ -48,8 +51,6 @@ def command(config: str, overrides: tuple[str, ...], **options: Any) -> None:
     raysim compare quickstart --methods single,prox:single --with prox train.proximal=0.1
     raysim compare quickstart --import my_methods --methods my_method,fb_nll train.rounds=5
     """  # noqa: D301 -- click reads the real \b character
-    from raysim.errors import ConfigError
-
     if options["resume"] and options["force"]:
         raise ConfigError("--resume and --force contradict each other; give one of them")
     from raysim.report.writer import checked_output
@@ -64,11 +65,7 @@ def command(config: str, overrides: tuple[str, ...], **options: Any) -> None:
     todo = unfinished(runs, resume=options["resume"], force=options["force"])
     check_fit(todo)
     make_output_folder(folder)
-    stream = sys.stderr if options["as_json"] else sys.stdout
-
-    def say(text: str) -> None:
-        print(text, file=stream, flush=True)
-
+    say = partial(print, file=sys.stderr if options["as_json"] else sys.stdout, flush=True)
     failed = _execute(runs, todo, folder / "errors", options, say) if todo else []
     _show(runs, failed, out, as_json=options["as_json"])
 
@@ -112,9 +109,8 @@ def _show(
     runs: Sequence[Run], failed: Sequence[tuple[str, str]], out: str, *, as_json: bool
 ) -> None:
     """Print the table, write the report, and leave with 1 if something went wrong."""
-    from raysim.errors import RaysimError
     from raysim.report.writer import write_report
-    from raysim.studies.compare.table import rows_of
+    from raysim.studies.compare.table import COLUMNS, MORE, rows_of, texts
 
     rows = rows_of(runs)
     places = [run.folder.root for run in runs if run.folder.is_finished]
@@ -134,27 +130,13 @@ def _show(
         }
         click.echo(json.dumps(found))
     else:
-        _print(rows)
+        print_table((*COLUMNS, *MORE), map(texts, rows))
+        if len(rows) > 1:
+            to = f"difference: to {rows[0].label}, seed by seed, in points"
+            click.echo(f"mean ± sd over seeds; {to}")
         for file in files:
             click.echo(f"report in {file}")
     for problem in problems:
         click.echo(f"raysim: {problem}", err=True)
     if problems:
         raise click.exceptions.Exit(1)
-
-
-def _print(rows: Sequence[Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from raysim.studies.compare.table import COLUMNS, MORE, texts
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate((*COLUMNS, *MORE)):
-        table.add_column(name, justify="right" if i else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*texts(row))
-    # A pipe has no width; 80 columns would cut the table.
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-    if len(rows) > 1:
-        click.echo(f"mean ± sd over seeds; difference: to {rows[0].label}, seed by seed, in points")

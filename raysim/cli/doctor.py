@@ -7,14 +7,13 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from raysim.errors import RaysimError
+from raysim.errors import ConfigError, RaysimError
 
 SMALLEST_FREE_BYTES = 2 * 10**9
 
@@ -39,8 +38,6 @@ class Finding:
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 def command(cluster: bool, address: str | None, storage: str | None, as_json: bool) -> None:
     """Check packages, Ray, devices, disk and data, and say what to do."""
-    from raysim.errors import ConfigError
-
     if not cluster and (address is not None or storage is not None):
         raise ConfigError("--address and --storage are about a cluster; add --cluster")
     if cluster:
@@ -48,8 +45,13 @@ def command(cluster: bool, address: str | None, storage: str | None, as_json: bo
 
         findings = cluster_findings(address, storage)
     else:
-        checks = (_packages, _processor, _gpus, _disk, _cache, _data, _ray, _fingerprint)
-        findings = [finding for check in checks for finding in _guarded(check)]
+        findings = []
+        for check in (_packages, _processor, _gpus, _disk, _cache, _data, _ray, _fingerprint):
+            try:
+                findings += check()
+            except Exception as wrong:  # a check that breaks is a finding, not a crash
+                name = check.__name__.strip("_")
+                findings.append(Finding(name, False, f"{type(wrong).__name__}: {wrong}"))
     fit = all(f.ok is not False for f in findings)
     if as_json:
         rows = [{"what": f.what, "ok": f.ok, "says": f.says} for f in findings]
@@ -62,14 +64,6 @@ def command(cluster: bool, address: str | None, storage: str | None, as_json: bo
         click.echo(f"this {what} is fit" if fit else "not fit: see the lines marked FAIL")
     if not fit:
         raise click.exceptions.Exit(3)
-
-
-def _guarded(check: Callable[[], list[Finding]]) -> list[Finding]:
-    try:
-        return check()
-    except Exception as wrong:  # a check that breaks is a finding, not a crash of the doctor
-        name = check.__name__.strip("_")
-        return [Finding(name, False, f"{type(wrong).__name__}: {wrong}")]
 
 
 def _packages() -> list[Finding]:

@@ -20,7 +20,11 @@ def command(kind: str, imports: tuple[str, ...]) -> None:
     from raysim.config.plugins import import_modules, module_names
 
     import_modules(module_names(imports))
-    rows = _configs() if kind == "configs" else _choices(_registry(kind))
+    if kind == "configs":
+        rows = _configs()
+    else:
+        found = _registry(kind)
+        rows = [(n, (inspect.getdoc(found.get(n)) or "").split("\n")[0]) for n in found.names()]
     width = max((len(name) for name, _ in rows), default=0)
     for name, line in rows:
         click.echo(f"{name:<{width}}  {line}")
@@ -39,13 +43,6 @@ def _registry(kind: str) -> Any:
 
     names = {"datasets": "DATASETS", "features": "FEATURES", "noise": "NOISE"}
     return getattr(world, names.get(kind, "PARTITIONS"))
-
-
-def _choices(registry: Any) -> list[tuple[str, str]]:
-    return [
-        (name, (inspect.getdoc(registry.get(name)) or "").split("\n")[0])
-        for name in registry.names()
-    ]
 
 
 def _configs() -> list[tuple[str, str]]:

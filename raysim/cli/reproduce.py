@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+
+from raysim.cli.tables import print_table
+from raysim.errors import ConfigError, OutputError
 
 
 @click.command("reproduce")
@@ -49,8 +53,6 @@ def command(name: str | None, **options: Any) -> None:
     raysim reproduce fb-nll/table9 --scale small --cells 'cifar10/m3/*'
     raysim reproduce --summary runs/reproduce --write RESULTS.md
     """  # noqa: D301 -- click reads the real \b character
-    from raysim.errors import ConfigError
-
     if options["summary"] is not None:
         _summary(options["summary"], options["write"])
     elif options["show_list"]:
@@ -66,7 +68,6 @@ def command(name: str | None, **options: Any) -> None:
 
 
 def _summary(folder: Path, file: Path | None) -> None:
-    from raysim.errors import OutputError
     from raysim.studies.reproduce.summary import write_summary
 
     text = write_summary(folder)
@@ -109,7 +110,7 @@ def _list(as_json: bool) -> None:
         for row in rows
     ]
     header = ["name", "what", "cells", "printed", "full: runs, cost", "small: runs, cost"]
-    _print_table(header, lines, left=2)
+    print_table(header, lines, left=2)
     click.echo("printed: numbers of the paper to compare with; none: no published number here")
     click.echo("cost: hours of one core without a GPU; full has the paper's seeds, small 1")
 
@@ -138,12 +139,8 @@ def _reproduce(
     target = find_target(name)
     chosen, wanted = select_cells(target, cells), parse_seeds(seeds, scale, seeds_of(target))
     runs, failures = plan(target, chosen, wanted, scale=scale, out=out, force=force)
-    stream = sys.stderr if as_json else sys.stdout
-
-    def say(text: str) -> None:
-        print(text, file=stream, flush=True)
-
     if runs:
+        say = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
         check_data(runs)
         count = jobs or default_jobs()
         hours = sum(run.minutes for run in runs) / 60
@@ -195,8 +192,7 @@ def _print_rows(target: Any, rows: Sequence[Any], results: Any, scale: Any, out:
 
     header = ["cell", "measured", "seeds", "published", "difference"]
     if target.kind != "accuracy":
-        lines = [[row.label, *row_texts(row, 3)] for row in rows]
-        _print_table(header, lines)
+        print_table(header, [[row.label, *row_texts(row, 3)] for row in rows])
         return
     columns: dict[str, Any] = columns_of(target, scale, out, results)
     for name in ("rounds", "MB up / down", "minutes a run"):
@@ -205,17 +201,4 @@ def _print_rows(target: Any, rows: Sequence[Any], results: Any, scale: Any, out:
     for row in rows:
         own = [result for result in results if result["cell"] == row.cell]
         lines.append([row.label, *row_texts(row, 2), *(show(own) for show in columns.values())])
-    _print_table([*header, *columns], lines)
-
-
-def _print_table(header: Sequence[str], lines: Sequence[Sequence[str]], left: int = 1) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(header):
-        table.add_column(name, justify="left" if i < left else "right", no_wrap=True)
-    for line in lines:
-        table.add_row(*line)
-    # A pipe has no width; 80 columns would cut the table.
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    print_table([*header, *columns], lines)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
 
 import click
 
 from raysim.cli.options import import_option
+from raysim.cli.tables import print_result
+from raysim.errors import ConfigError
 
 
 @click.command("run")
@@ -42,7 +43,6 @@ def command(
     """  # noqa: D301 -- click reads the real \b character
     from raysim.cli.progress import log_to_terminal, show_progress
     from raysim.config import load_config
-    from raysim.errors import ConfigError
 
     if resume and force:
         raise ConfigError("--resume and --force contradict each other; give one of them")
@@ -58,12 +58,6 @@ def command(
     with show_progress(experiment, stream=stream, quiet=quiet) as listener:
         result = experiment.run(resume=resume, force=force, listeners=[listener])
     if as_json:
-        click.echo(json.dumps(_public(result.summary)))
+        click.echo(json.dumps(dict(result.summary)))
     else:
-        from raysim.cli.tables import print_result
-
         print_result(result.summary)
-
-
-def _public(summary: Any) -> dict[str, Any]:
-    return dict(summary)

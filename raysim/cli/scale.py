@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+
+from raysim.cli.tables import print_table
 
 
 @click.command("scale")
@@ -82,45 +84,33 @@ def _watch(count: int, experiment: Any, stream: Any) -> Iterator[Any]:
 
 
 def _print(found: Mapping[str, Any], plot: Path | None) -> None:
-    rows = found["rows"]
-    _print_table("seconds", rows, "seconds", {"peak MB": _memory, "ARI": _ari, "noise %": _noise})
-    sent = {f"{d} kB": lambda row, d=d: f"{row['bytes_per_client'][d] / 1e3:.1f}" for d in _WAYS}
-    _print_table("per client, milliseconds", rows, "ms_per_client", sent)
+    from raysim.studies.scale import PHASES
+
+    seconds, per_client = [], []
+    for row in found["rows"]:
+        peak, sent = row["peak_bytes"], row["bytes_per_client"]
+        seconds.append(
+            [
+                str(row["clients"]),
+                *(f"{row['seconds'][phase]:.3f}" for phase in PHASES),
+                "n/a" if peak is None else f"{peak / 1e6:.0f}",
+                f"{row['ari']:.3f}",
+                f"{100 * row['noise_before']:.1f} -> {100 * row['noise_after']:.1f}",
+            ]
+        )
+        per_client.append(
+            [
+                str(row["clients"]),
+                *(f"{row['ms_per_client'][phase]:.3f}" for phase in PHASES),
+                *(f"{sent[way] / 1e3:.1f}" for way in ("up", "down")),
+            ]
+        )
+    header = ["clients", *PHASES]
+    print_table([*header, "peak MB", "ARI", "noise %"], seconds, left=0, title="seconds")
+    title = "per client, milliseconds"
+    print_table([*header, "up kB", "down kB"], per_client, left=0, title=title)
     if found["start_s"]:
         click.echo(f"packages and Ray started in {found['start_s']:.1f} s, not counted above")
     if found["arguments"]["address"]:
         click.echo("peak MB: this process only; the actors belong to the cluster")
     click.echo(f"saved in {found['out']}" + (f", drawn in {plot}" if plot else ""))
-
-
-_WAYS = ("up", "down")
-
-
-def _print_table(
-    title: str, rows: Sequence[Mapping[str, Any]], field: str, more: Mapping[str, Any]
-) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from raysim.studies.scale import PHASES
-
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for name in ("clients", *PHASES, *more):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        numbers = [f"{row[field][phase]:.3f}" for phase in PHASES]
-        table.add_row(str(row["clients"]), *numbers, *(show(row) for show in more.values()))
-    # A pipe has no width; 80 columns could cut the table.
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
-
-
-def _memory(row: Mapping[str, Any]) -> str:
-    return "n/a" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:.0f}"
-
-
-def _ari(row: Mapping[str, Any]) -> str:
-    return f"{row['ari']:.3f}"
-
-
-def _noise(row: Mapping[str, Any]) -> str:
-    return f"{100 * row['noise_before']:.1f} -> {100 * row['noise_after']:.1f}"

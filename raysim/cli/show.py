@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from raysim.cli.options import import_option
+from raysim.cli.tables import print_result, print_results
+from raysim.errors import DataError
 
 if TYPE_CHECKING:
     from raysim.storage.objects import Storage
@@ -26,12 +29,8 @@ def command(runs: tuple[str, ...], as_json: bool, plan: bool, imports: tuple[str
     raysim show --plan quickstart runtime.address=auto runtime.per_actor.gpus=0.25
     """  # noqa: D301 -- click reads the real \b character
     if plan:
-        from raysim.cli.plan import print_plan
-
-        print_plan(runs[0], runs[1:], imports=imports, as_json=as_json)
+        _plan(runs[0], runs[1:], imports, as_json)
         return
-    from raysim.cli.tables import print_result, print_results
-    from raysim.errors import DataError
     from raysim.runs.folder import find_runs
 
     folders: list[Storage] = []
@@ -51,15 +50,14 @@ def command(runs: tuple[str, ...], as_json: bool, plan: bool, imports: tuple[str
         print_results(finished)
     for folder in folders:
         if not folder.exists("result.json"):
-            rounds = _count_rounds(folder)
+            name = "rounds.jsonl"
+            rounds = folder.read(name).count(b"\n") if folder.exists(name) else 0
             click.echo(
                 f"{folder.root}: not finished, {rounds} rounds recorded; go on with --resume"
             )
 
 
 def _result(folder: Storage) -> dict[str, Any]:
-    from raysim.errors import DataError
-
     try:
         summary: dict[str, Any] = json.loads(folder.read("result.json"))
     except ValueError as wrong:
@@ -69,5 +67,36 @@ def _result(folder: Storage) -> dict[str, Any]:
     return {**summary, "run_dir": folder.root}
 
 
-def _count_rounds(folder: Storage) -> int:
-    return folder.read("rounds.jsonl").count(b"\n") if folder.exists("rounds.jsonl") else 0
+def _plan(config: str, overrides: Sequence[str], imports: Sequence[str], as_json: bool) -> None:
+    """Print who would run where, before anything runs: nodes, actors, clients, servers."""
+    from raysim.config import load_config
+    from raysim.experiment import preview
+
+    layout = preview(load_config(config, list(overrides), imports=imports))
+    if as_json:
+        click.echo(json.dumps(layout))
+        return
+    if layout["kind"] == "local":
+        click.echo(f"{layout['clients']} clients in this process; no actor starts")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    share = layout["per_actor"]
+    gpu = f" and {share['gpus']:g} GPU" if share["gpus"] else ""
+    actors = sum(len(node["actors"]) for node in layout["nodes"])
+    title = (
+        f"{layout['clients']} clients on {actors} actors of {share['cpus']:g} CPU{gpu} each, "
+        f"{layout['servers']} parameter server(s)"
+    )
+    table = Table(title=title, title_justify="left")
+    for name in ("node", "CPUs", "GPUs", "client actors", "clients", "samples", "also runs"):
+        table.add_column(name, justify="left" if name in ("node", "also runs") else "right")
+    for node in layout["nodes"]:
+        row = [node["name"], f"{node['cpus']:g}", f"{node['gpus']:g}", len(node["actors"])]
+        row += [sum(a["clients"] for a in node["actors"])]
+        row += [sum(a["samples"] for a in node["actors"])]
+        also = ["coordinator"] if node["coordinator"] else []
+        also += [f"{node['servers']} parameter server(s)"] if node["servers"] else []
+        table.add_row(*map(str, row), ", ".join(also))
+    Console(soft_wrap=True).print(table)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raysim.cli.submit import ADDRESS_HELP, follow_job
+from raysim.cli.tables import print_table
+from raysim.errors import ConfigError, DataError, EnvironmentNotFit
 
 if TYPE_CHECKING:
     from raysim.runtime.ray.jobs import Job, Jobs
@@ -29,8 +31,6 @@ PROGRESS = re.compile(r"\S+ \d+/\d+  ")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last line.")
 def command(job: str | None, address: str | None, follow: bool, stop: bool, as_json: bool) -> None:
     """Show the runs submitted to a Ray cluster, or JOB with the end of its log."""
-    from raysim.errors import ConfigError
-
     if job is None and (follow or stop):
         raise ConfigError("--follow and --stop need a job; `raysim status` lists them")
 
@@ -42,19 +42,15 @@ def command(job: str | None, address: str | None, follow: bool, stop: bool, as_j
         return
     jobs.get(job)
     if stop:
-        _stop(jobs, job, says=not as_json)
+        was_running = jobs.stop(job)
+        if was_running and not as_json:
+            click.echo(f"{job} was asked to stop; it ends after its round, with a checkpoint")
+        elif not as_json:
+            click.echo(f"{job} had ended already")
     code = follow_job(jobs, job, sys.stderr if as_json else sys.stdout) if follow else 0
     if as_json or not (follow or stop):
         _show_one(jobs, jobs.get(job), as_json=as_json)
     raise click.exceptions.Exit(code)
-
-
-def _stop(jobs: Jobs, job: str, *, says: bool) -> None:
-    running = jobs.stop(job)
-    if says and running:
-        click.echo(f"{job} was asked to stop; it ends after its round, with a checkpoint")
-    elif says:
-        click.echo(f"{job} had ended already")
 
 
 def _show_all(jobs: Jobs, *, as_json: bool) -> None:
@@ -68,34 +64,29 @@ def _show_all(jobs: Jobs, *, as_json: bool) -> None:
     if not rows:
         click.echo(f"no runs on the cluster at {jobs.address}; `raysim submit` starts one")
         return
-    _table(rows)
+    texts = [
+        [
+            row["job"],
+            row["status"],
+            "-" if row["exit_code"] is None else str(row["exit_code"]),
+            row["started"] or "-",
+            row["run_dir"],
+            "-" if row["progress"] is None else row["progress"][:60],
+        ]
+        for row in rows
+    ]
+    header = ("job", "status", "exit", "started", "run directory", "last line")
+    print_table(header, texts, left=len(header))
     if len(found) > MOST:
         click.echo(f"and {len(found) - MOST} older ones")
 
 
 def _log(jobs: Jobs, job: Job) -> str | None:
     """Return a job's log; None where it cannot be read, as on a node that is gone."""
-    from raysim.errors import DataError, EnvironmentNotFit
-
     try:
         return jobs.log(job.id)
     except (DataError, EnvironmentNotFit):
         return None
-
-
-def _table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("job", "status", "exit", "started", "run directory", "last line"):
-        table.add_column(name, no_wrap=True)
-    for row in rows:
-        code = "-" if row["exit_code"] is None else str(row["exit_code"])
-        texts = (row["job"], row["status"], code, row["started"] or "-", row["run_dir"])
-        table.add_row(*texts, "-" if row["progress"] is None else row["progress"][:60])
-    # A pipe has no width; 80 columns would cut the table.
-    Console(width=None if sys.stdout.isatty() else 240, markup=False).print(table)
 
 
 def _show_one(jobs: Jobs, job: Job, *, as_json: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 NAMES = (
@@ -25,18 +26,26 @@ def print_result(summary: Mapping[str, Any]) -> None:
 
 def print_results(summaries: Sequence[Mapping[str, Any]]) -> None:
     """Print one row per run."""
+    print_table(NAMES, map(_row, summaries), left=2)
+
+
+def print_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, title: str | None = None
+) -> None:
+    """Print a table without borders; its first ``left`` columns are aligned to the left."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(NAMES):
-        table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
-    for summary in summaries:
-        table.add_row(*_row(summary))
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for i, name in enumerate(header):
+        table.add_column(name, justify="left" if i < left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     _console().print(table)
 
 
 def _row(summary: Mapping[str, Any]) -> list[str]:
     accuracy, labels, sent = summary["accuracy"], summary["labels"], summary["bytes"]
+    wrong = (labels["noise_before"], labels["noise_after"])
     return [
         summary["method"],
         summary["dataset"],
@@ -44,22 +53,15 @@ def _row(summary: Mapping[str, Any]) -> list[str]:
         str(summary["rounds"]),
         f"{100 * accuracy['mean']:.2f} ± {100 * accuracy['std']:.2f}",
         "-" if summary["ari"] is None else f"{summary['ari']:.3f}",
-        _percent(labels["noise_before"]),
-        _percent(labels["noise_after"]),
+        *("-" if share is None else f"{100 * share:.2f}" for share in wrong),
         f"{sent['up'] / 1e6:.2f}",
         f"{sent['down'] / 1e6:.2f}",
         f"{summary['seconds']['total']:.1f}",
     ]
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.2f}"
-
-
 def _console() -> Any:
-    import sys
-
     from rich.console import Console
 
     # A pipe has no width; 80 columns would cut the table.
-    return Console(width=None if sys.stdout.isatty() else 160, markup=False)
+    return Console(width=None if sys.stdout.isatty() else 240, markup=False)
