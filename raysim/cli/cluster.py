@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raysim.errors import ConfigError, EnvironmentNotFit, OutputError
+
 if TYPE_CHECKING:
     from raysim.standalone.feature_clusters import Clusters
     from raysim.steps.grouping import GroupingSettings
@@ -88,7 +90,9 @@ def command(
     raysim cluster 'site-*.npy' --clusters 3 --out by-site --format png,pdf
     """  # noqa: D301 -- click reads the real \b character
     wanted, how = _formats(formats), _settings(rank, threshold, linkage)
-    count = _number(clusters)
+    if clusters != "auto" and not clusters.isdecimal():
+        raise ConfigError(f"--clusters must be a number or auto, got {clusters!r}; correct it")
+    count: Any = clusters if clusters == "auto" else int(clusters)
     _check_folder(out, force=force)
     from raysim.data.features.feature_files import find_files
     from raysim.standalone.feature_clusters import cluster_files, save_clusters, summary
@@ -102,16 +106,7 @@ def command(
     click.echo(f"written to {out}")
 
 
-def _number(clusters: str) -> Any:
-    from raysim.errors import ConfigError
-
-    if clusters == "auto" or clusters.isdecimal():
-        return clusters if clusters == "auto" else int(clusters)
-    raise ConfigError(f"--clusters must be a number or auto, got {clusters!r}; correct it")
-
-
 def _settings(rank: str, threshold: float, linkage: Any) -> GroupingSettings:
-    from raysim.errors import ConfigError
     from raysim.settings import SettingError
     from raysim.steps.grouping import GroupingSettings
 
@@ -129,8 +124,6 @@ def _settings(rank: str, threshold: float, linkage: Any) -> GroupingSettings:
 def _formats(text: str) -> tuple[str, ...]:
     import importlib.util
 
-    from raysim.errors import ConfigError, EnvironmentNotFit
-
     wanted = () if text == "none" else tuple(part.strip() for part in text.split(","))
     for form in wanted:
         if form not in FORMATS:
@@ -146,7 +139,6 @@ def _formats(text: str) -> tuple[str, ...]:
 
 
 def _check_folder(out: Path, *, force: bool) -> None:
-    from raysim.errors import OutputError
     from raysim.standalone.feature_clusters import RESULT, read_clusters
 
     if not out.exists() or not any(out.iterdir()):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from raysim.cli.submit import ADDRESS_HELP
+from raysim.cli.tables import print_result
+from raysim.errors import ConfigError, DataError, EnvironmentNotFit
 
 if TYPE_CHECKING:
     from raysim.runtime.ray.jobs import Jobs
@@ -49,8 +51,6 @@ def command(
 
 def _bring(run: str, address: str | None, into: Path, *, models: bool) -> None:
     """Fill a folder with a run, complete or not at all."""
-    from raysim.errors import DataError
-
     is_url = "://" in run
     from_here = is_url or (address is None and ("/" in run or Path(run).exists()))
     if from_here and _copied(run, into, models=models):
@@ -74,7 +74,6 @@ def _bring(run: str, address: str | None, into: Path, *, models: bool) -> None:
 
 def _copied(run: str, into: Path, *, models: bool) -> bool:
     """Whether a run directory was readable from here and is now copied."""
-    from raysim.errors import DataError, EnvironmentNotFit
     from raysim.runs.transfer import copy
     from raysim.storage.objects import open_storage, place
 
@@ -88,14 +87,12 @@ def _copied(run: str, into: Path, *, models: bool) -> bool:
 
 def _through_cluster(jobs: Jobs, run: str, into: Path, *, models: bool) -> None:
     """Have a small job send the run directory in its log."""
-    from raysim.errors import DataError
     from raysim.runs.transfer import REQUEST, receive, unpack
     from raysim.runtime.ray.jobs import FETCH, new_job_id
 
     job_id = new_job_id("fetch")
     request = {REQUEST: json.dumps({"run": run, "models": models})}
-    line = "python -m raysim.runs.transfer"
-    jobs.submit(line, request, job_id=job_id, kind=FETCH, run_dir=run)
+    jobs.submit("python -m raysim.runs.transfer", request, job_id=job_id, kind=FETCH, run_dir=run)
     with tempfile.TemporaryFile() as archive:
         try:
             receive(jobs.follow(job_id), archive)
@@ -115,7 +112,6 @@ def _usual_folder(part: Path) -> Path:
     from dataclasses import replace
 
     from raysim.config import RunConfig, load_config
-    from raysim.errors import ConfigError, DataError
 
     try:
         config = load_config(part / "config.yaml")
@@ -135,7 +131,5 @@ def _show(folder: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(summary))
         return
-    from raysim.cli.tables import print_result
-
     print_result(summary)
     sys.stdout.flush()

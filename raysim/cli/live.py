@@ -5,21 +5,22 @@ Colours only stress what words and marks say too.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from raysim.cli.story import Round, RunView
+from raysim.cli.story import RunView
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.text import Text
 
 RECENT = 20
-"""Rounds whose mean time the time left is worked out from."""
+"""Recent rounds of a stage used to estimate the time left."""
 SIDE = 9
-"""Columns of the labels on the left."""
+"""Width of the labels on the left."""
 STYLES = {"done": "green", "failed": "red", "stopped": "yellow", "lost": "yellow"}
 WORDS = {"lost": "not running", "setup": "setting up"}
 
@@ -42,13 +43,12 @@ ASCII = _Signs("+", ">", ".", "x", "#", "-", "_.-:=+*#", "+-")
 
 
 class Screen:
-    """Draws a view with rich."""
+    """Draws a view with rich, no line wider than the terminal."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield one line after the other, none wider than the terminal."""
         signs = ASCII if options.ascii_only else _Signs()
         for line in screen_lines(self._view, width=options.max_width, signs=signs):
             line.truncate(options.max_width, overflow="crop" if options.ascii_only else "ellipsis")
@@ -63,8 +63,8 @@ def screen_lines(view: RunView, *, width: int, signs: _Signs) -> Iterator[Text]:
     yield from _people(view)
     if view.message:
         style = STYLES.get(view.outcome, "")
-        for line in _wrapped(view.message, width - 2):
-            yield _styled(f"  {line}", style)
+        for line in textwrap.wrap(view.message, max(width - 2, 20)):
+            yield _styled(f"  {_escape(line)}", style)
 
 
 def sparkline(values: Sequence[float], width: int, levels: str) -> str:
@@ -116,38 +116,27 @@ def _status(view: RunView) -> str:
 
 
 def _phases(view: RunView, width: int, signs: _Signs) -> Iterator[Text]:
-    active = _active(view)
+    broke = view.outcome in ("failed", "stopped", "lost")
+    has_active = False
     names = max((len(name) for name, _ in view.stages), default=0)
     counts = max((len(str(rounds)) for _, rounds in view.stages), default=1)
-    for number, (name, rounds) in enumerate(view.stages):
-        own = [r for r in view.rounds if r.stage == name]
-        mark, style = _mark(view, signs, done=len(own) >= rounds, active=number == active)
-        head = f"[{style}]{mark}[/] {name:<{names}}  {len(own):>{counts}}/{rounds:<{counts}}  "
+    for name, rounds in view.stages:
+        done = [r for r in view.rounds if r.stage == name]
+        is_done = len(done) >= rounds
+        is_active = not is_done and not has_active
+        has_active = has_active or is_active
+        mark, style = (signs.done, "green") if is_done else (signs.pending, "dim")
+        if is_active:
+            mark, style = (signs.failed, STYLES[view.outcome]) if broke else (signs.active, "cyan")
+        head = f"[{style}]{mark}[/] {name:<{names}}  {len(done):>{counts}}/{rounds:<{counts}}  "
         plain = 2 + names + 2 + 2 * counts + 1 + 2
-        took = f"{sum(r.seconds for r in own):.1f} s" if own else ""
+        took = f"{sum(r.seconds for r in done):.1f} s" if done else ""
         right = f"{took:>9}"
-        if number == active and rounds > 1 and view.outcome not in ("failed", "stopped", "lost"):
-            middle = _bar(view, len(own) / rounds, width - plain - len(right) - 1, signs)
-        else:
-            middle = _escape(_finding(own))
+        if is_active and rounds > 1 and not broke:
+            middle = _bar(view, len(done) / rounds, width - plain - len(right) - 1, signs)
+        else:  # what the stage found out last
+            middle = _escape("  ".join(next((r.found for r in reversed(done) if r.found), ())))
         yield _between(head + middle, right, width)
-
-
-def _active(view: RunView) -> int:
-    """Return the first stage with a round to come; -1: none."""
-    done: dict[str, int] = {}
-    for r in view.rounds:
-        done[r.stage] = done.get(r.stage, 0) + 1
-    left = (i for i, (name, rounds) in enumerate(view.stages) if done.get(name, 0) < rounds)
-    return next(left, -1)
-
-
-def _mark(view: RunView, signs: _Signs, *, done: bool, active: bool) -> tuple[str, str]:
-    if done:
-        return signs.done, "green"
-    if active and view.outcome in ("failed", "stopped", "lost"):
-        return signs.failed, STYLES[view.outcome]
-    return (signs.active, "cyan") if active else (signs.pending, "dim")
 
 
 def _bar(view: RunView, share: float, room: int, signs: _Signs) -> str:
@@ -156,12 +145,6 @@ def _bar(view: RunView, share: float, room: int, signs: _Signs) -> str:
     size = max(min(room - len(text) - 2, 40), 4)
     full = round(size * share)
     return f"[cyan]{signs.full * full}[/][dim]{signs.empty * (size - full)}[/]  {text}"
-
-
-def _finding(rounds: Sequence[Round]) -> str:
-    """Return what a stage found out: its last word on each matter."""
-    last = next((r for r in reversed(rounds) if r.found), None)
-    return "  ".join(last.found) if last else ""
 
 
 def _metrics(view: RunView, width: int, signs: _Signs) -> Iterator[Text]:
@@ -238,12 +221,6 @@ def _escape(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return [_escape(line) for line in textwrap.wrap(text, max(width, 20))]
 
 
 def _count(number: int, word: str) -> str:

@@ -40,8 +40,7 @@ class Verbs(click.Group):
     """Loads a verb's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in the order a newcomer needs them."""
-        return list(VERBS)
+        return list(VERBS)  # in the order a newcomer needs them
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the verb, or None for click's own error with suggestions."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raysim.errors import ConfigError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -27,7 +29,6 @@ class Prediction:
 
     @property
     def is_right(self) -> bool:
-        """Whether the most probable class is the label."""
         return self.top[0][0] == self.label
 
 
@@ -65,7 +66,6 @@ def command(
     raysim predict runs/quickstart/fb_nll/seed0 --client 3 photos/*.png
     raysim predict runs/quickstart/fb_nll/seed0 --group 0 --data-test
     """  # noqa: D301 -- click reads the real \b character
-    from raysim.errors import ConfigError
     from raysim.runs.models import RunModels
     from raysim.storage.objects import place
 
@@ -90,7 +90,10 @@ def command(
         for row in found:
             click.echo(_line(row, saved))
     for score in scores:
-        click.echo(_accuracy_line(score, saved))
+        click.echo(
+            f"accuracy {100 * score['accuracy']:.2f} % ({score['correct']} of {score['total']})  "
+            f"{score['what']}  model {saved.facts.name}"
+        )
     if out is not None:
         click.echo(f"{len(found)} predictions written to {out}")
 
@@ -133,11 +136,8 @@ def _test_sets(models: RunModels, saved: SavedModel) -> Batches:
         ids = np.flatnonzero(np.isin(labels, task))
         names = [f"test[{i}]" for i in ids]
         given: list[int | None] = [int(label) for label in labels[ids]]
-        yield f"task of classes {_words(task, saved)}", names, store.test_images[ids], given
-
-
-def _words(task: tuple[int, ...], saved: SavedModel) -> str:
-    return ", ".join(saved.facts.class_names[c] for c in task)
+        words = ", ".join(saved.facts.class_names[c] for c in task)
+        yield f"task of classes {words}", names, store.test_images[ids], given
 
 
 # ---- model ---------------------------------------------------------------------------------
@@ -198,13 +198,6 @@ def _line(row: Prediction, saved: SavedModel) -> str:
     if row.label is not None and not row.is_right:
         words.append(f"(label {names[row.label]})")
     return "  ".join([row.name, *words])
-
-
-def _accuracy_line(score: dict[str, Any], saved: SavedModel) -> str:
-    return (
-        f"accuracy {100 * score['accuracy']:.2f} % ({score['correct']} of {score['total']})  "
-        f"{score['what']}  model {saved.facts.name}"
-    )
 
 
 def _json(

@@ -11,14 +11,14 @@ import os
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TextIO
+from functools import partial
+from typing import Any, TextIO
 
-from raysim.cli.story import group_facts, noise_facts
+from raysim.cli.live import Screen
+from raysim.cli.story import Story, group_facts, noise_facts, stages_of, title_of
+from raysim.errors import Interrupted
 from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event, Listener
-
-if TYPE_CHECKING:
-    from raysim.cli.story import Story
 
 DUMB = ("dumb", "unknown")
 """Terminals that cannot move their cursor."""
@@ -51,24 +51,13 @@ class _Terminal(logging.Handler):
     """Writes to what is standard error now: a live screen takes its place and prints above."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one line."""
         print(self.format(record), file=sys.stderr, flush=True)
-
-
-def round_line(event: Event) -> str:
-    """Return the one line that says what a round did."""
-    return record_line(event.record or RoundRecord(), event.rounds)
 
 
 def record_line(record: RoundRecord, rounds: int | None) -> str:
     """Return the line of a record; ``rounds`` of its stage, where they are known."""
     of = "" if rounds is None else f"/{rounds}"
-    parts = [f"{record.stage} {record.round}{of}", *_facts(record)]
-    return "  ".join([*parts, f"{record.seconds:.1f} s"])
-
-
-def _facts(record: RoundRecord) -> list[str]:
-    facts = []
+    facts = [f"{record.stage} {record.round}{of}"]
     if record.accuracy is not None:
         mean, std = record.accuracy["mean"], record.accuracy["std"]
         facts.append(f"acc {100 * mean:.1f} ± {100 * std:.1f}")
@@ -80,31 +69,25 @@ def _facts(record: RoundRecord) -> list[str]:
         facts.append(noise_facts(record.noise))
     if record.sent is not None:
         facts.append(f"up {record.bytes('up') / 1e6:.2f} MB")
-    return facts
+    return "  ".join([*facts, f"{record.seconds:.1f} s"])
 
 
 def _plain(experiment: Any, stream: TextIO) -> Listener:
+    say = partial(print, file=stream, flush=True)
+
     def listen(event: Event) -> None:
         if event.kind == "start":
-            for row in _actors(experiment):
-                print(row, file=stream, flush=True)
-            if event.round:
-                print(
-                    f"resumed after {event.round} of {event.rounds} rounds", file=stream, flush=True
+            for row in experiment.folder.read("environment.json")["actors"]:
+                say(
+                    f"actor {row['actor']}  {row['role']}  pid {row['pid']}  node {row['node']}  "
+                    f"share {row['share']}  clients {row['clients']}"
                 )
+            if event.round:
+                say(f"resumed after {event.round} of {event.rounds} rounds")
         if event.kind == "round":
-            print(round_line(event), file=stream, flush=True)
+            say(record_line(event.record or RoundRecord(), event.rounds))
 
     return listen
-
-
-def _actors(experiment: Any) -> list[str]:
-    rows = experiment.folder.read("environment.json")["actors"]
-    return [
-        f"actor {row['actor']}  {row['role']}  pid {row['pid']}  node {row['node']}  "
-        f"share {row['share']}  clients {row['clients']}"
-        for row in rows
-    ]
 
 
 @contextlib.contextmanager
@@ -112,9 +95,6 @@ def _live(experiment: Any) -> Iterator[Listener]:
     """Draw the screen while a run goes on; it stays when the run has ended."""
     from rich.console import Console
     from rich.live import Live
-
-    from raysim.cli.live import Screen
-    from raysim.cli.story import Story, stages_of, title_of
 
     config = experiment.config
     story = Story(title_of(config), stages=stages_of(config))
@@ -146,7 +126,6 @@ class _Warnings(logging.Handler):
         self._story = story
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take one."""
         told = {"level": record.levelname, "message": record.getMessage()}
         self._story.add_event({**told, **getattr(record, "facts", {})})
 
@@ -165,8 +144,6 @@ def _tell(story: Story, event: Event, experiment: Any) -> None:
 
 def _end(story: Story, wrong: BaseException | None = None) -> None:
     """Show how it ended; what went wrong is printed by whoever catches it."""
-    from raysim.errors import Interrupted
-
     stopped = isinstance(wrong, Interrupted | KeyboardInterrupt)
     outcome = "done" if wrong is None else "stopped" if stopped else "failed"
     story.add_event({"event": "end", "outcome": outcome})

@@ -40,7 +40,6 @@ class RunView:
     """Everything the screen shows."""
 
     title: str
-    place: str = ""
     stages: tuple[tuple[str, int], ...] = ()
     """Names and rounds of the stages, in order."""
     rounds: tuple[Round, ...] = ()
@@ -59,6 +58,13 @@ class RunView:
 
 def round_of(record: RoundRecord) -> Round:
     """Return the small part of a record."""
+    found = []
+    if record.groups is not None:
+        found.append(f"{record.num_groups} groups{group_facts(record)}")
+    if record.noise is not None:
+        found.append(noise_facts(record.noise))
+    if record.noisy_clients is not None:
+        found.append(f"{len(record.noisy_clients['found'])} noisy clients")
     return Round(
         stage=record.stage,
         round=record.round,
@@ -68,20 +74,9 @@ def round_of(record: RoundRecord) -> Round:
         loss=record.loss,
         up=record.bytes("up"),
         down=record.bytes("down"),
-        found=tuple(_found(record)),
+        found=tuple(found),
         late=tuple(record.late or ()),
     )
-
-
-def _found(record: RoundRecord) -> list[str]:
-    found = []
-    if record.groups is not None:
-        found.append(f"{record.num_groups} groups{group_facts(record)}")
-    if record.noise is not None:
-        found.append(noise_facts(record.noise))
-    if record.noisy_clients is not None:
-        found.append(f"{len(record.noisy_clients['found'])} noisy clients")
-    return found
 
 
 def group_facts(record: RoundRecord) -> str:
@@ -98,10 +93,8 @@ def noise_facts(noise: tuple[float, float]) -> str:
 class Story:
     """Collects records and events; ``view`` is what they add up to."""
 
-    def __init__(
-        self, title: str, *, place: str = "", stages: Sequence[tuple[str, int]] = ()
-    ) -> None:
-        self.title, self.place, self.stages = title, place, tuple(stages)
+    def __init__(self, title: str, *, stages: Sequence[tuple[str, int]] = ()) -> None:
+        self.title, self.stages = title, tuple(stages)
         self.outcome: Outcome = "setup"
         self.message = ""
         self.started: datetime | None = None
@@ -126,7 +119,6 @@ class Story:
         del self._rounds[keep:]
 
     def add_record(self, record: RoundRecord) -> None:
-        """Take a round's record."""
         self._rounds.append(round_of(record))
         self._missing = 0
 
@@ -152,7 +144,6 @@ class Story:
 
     @property
     def num_rounds(self) -> int:
-        """Rounds that are done."""
         return len(self._rounds)
 
     def view(self, now: datetime | None = None) -> RunView:
@@ -161,8 +152,8 @@ class Story:
         elapsed_s = (until - self.started).total_seconds() if self.started else 0.0
         return RunView(
             title=self.title,
-            place=self.place,
-            stages=self.stages or _seen(self._rounds),
+            # Where the plan is not known: the stages of the rounds seen so far.
+            stages=self.stages or tuple({r.stage: r.round for r in self._rounds}.items()),
             rounds=tuple(self._rounds),
             outcome=self.outcome,
             message=self.message,
@@ -188,11 +179,6 @@ def title_of(config: Any) -> str:
 
     names = (config.name, config.method_label, choice_name(config.data.dataset))
     return "  ".join([*names, f"seed {config.seed}"])
-
-
-def _seen(rounds: Sequence[Round]) -> tuple[tuple[str, int], ...]:
-    """Return the stages that rounds are of, where the plan is not known."""
-    return tuple({r.stage: r.round for r in rounds}.items())
 
 
 def _time(event: Mapping[str, Any]) -> datetime:

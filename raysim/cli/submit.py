@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from raysim.cli.options import import_option
+from raysim.errors import ConfigError
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig
@@ -59,7 +60,6 @@ def command(
     """  # noqa: D301 -- click reads the real \b character
     from raysim.config import config_yaml, load_config
     from raysim.config.plugins import module_files
-    from raysim.errors import ConfigError
 
     if resume and force:
         raise ConfigError("--resume and --force contradict each other; give one of them")
@@ -99,7 +99,6 @@ def for_cluster(config: RunConfig, storage: str | None) -> RunConfig:
 
 
 def _output(output: str, storage: str | None) -> str:
-    from raysim.errors import ConfigError
     from raysim.storage.objects import refuse_secrets
 
     if storage is None:

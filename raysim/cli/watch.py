@@ -8,15 +8,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from raysim.cli.live import Screen
+from raysim.cli.story import ENDED, Story, stages_of, title_of
+from raysim.errors import ConfigError, DataError, RaysimError
 from raysim.runs.record import RoundRecord
 
 if TYPE_CHECKING:
-    from raysim.cli.story import Story
     from raysim.storage.objects import Storage
 
 QUIET_S = 3.0
@@ -40,7 +42,6 @@ def command(run: str, once: bool, interval: float) -> None:
     Ends with the run: exit code 0 when it is done, 1 when it failed, was stopped or is not running
     any more. Ctrl-C ends only the watching (130). In a pipe: one plain line per round.
     """
-    from raysim.errors import DataError
     from raysim.storage.objects import reason
 
     try:
@@ -55,7 +56,6 @@ def command(run: str, once: bool, interval: float) -> None:
 
 def _run_at(run: str) -> Storage:
     """Return the run directory, the only one below a folder, or one that is not there yet."""
-    from raysim.errors import ConfigError
     from raysim.runs.folder import find_runs
     from raysim.storage.objects import open_storage, place
 
@@ -80,7 +80,11 @@ class Lines:
         """Return whether the file was made anew since, and what was added (or all of it)."""
         try:
             with self._storage.open(self._name) as file:
-                size, inode = _size_and_inode(file)
+                try:
+                    stat = os.fstat(file.fileno())
+                    size, inode = stat.st_size, stat.st_ino
+                except io.UnsupportedOperation:  # fetched from a URL
+                    size, inode = file.seek(0, os.SEEK_END), 0
                 again = size < self._offset or inode != self._inode
                 if again:
                     self._offset, self._inode = 0, inode
@@ -91,32 +95,19 @@ class Lines:
             self._offset = self._inode = 0
         whole = content[: content.rfind(b"\n") + 1]  # the last line may still be written
         self._offset += len(whole)
-        return again, [line for text in whole.splitlines() if (line := _parsed(text)) is not None]
-
-
-def _size_and_inode(file: Any) -> tuple[int, int]:
-    try:
-        stat = os.fstat(file.fileno())
-        return stat.st_size, stat.st_ino
-    except io.UnsupportedOperation:  # fetched from a URL
-        return file.seek(0, os.SEEK_END), 0
-
-
-def _parsed(text: bytes) -> dict[str, Any] | None:
-    with contextlib.suppress(ValueError):
-        line = json.loads(text)
-        return line if isinstance(line, dict) else None
-    return None
+        lines = []
+        for text in whole.splitlines():
+            with contextlib.suppress(ValueError):
+                lines.append(json.loads(text))
+        return again, [line for line in lines if isinstance(line, dict)]
 
 
 class Follower:
     """Reads a run directory again and again into one story."""
 
     def __init__(self, storage: Storage) -> None:
-        from raysim.cli.story import Story
-
         self.storage = storage
-        self.story: Story = Story(storage.root)
+        self.story = Story(storage.root)
         self.added: Sequence[RoundRecord] = ()
         """Records that the last look found."""
         self._events, self._rounds = Lines(storage, "events.jsonl"), Lines(storage, "rounds.jsonl")
@@ -142,7 +133,8 @@ class Follower:
         for event in events:
             if event.get("event") == "start":
                 story.begin()
-            story.add_event({**event, "event": None} if _is_back(event) else event)
+            # "back" drops rounds, which the file of rounds shows by itself.
+            story.add_event({**event, "event": None} if event.get("event") == "back" else event)
         for record in self.added:
             story.add_record(record)
         if self._has_looked and (events or self.added):
@@ -180,18 +172,11 @@ class Follower:
         self._is_known = True
 
 
-def _is_back(event: Mapping[str, Any]) -> bool:
-    """Whether an event drops rounds, which the file of rounds shows by itself."""
-    return event.get("event") == "back"
-
-
 def _describe(story: Story, storage: Storage) -> None:
     """Give the story its title and stages; a config of another raysim leaves them out."""
     import yaml
 
-    from raysim.cli.story import stages_of, title_of
     from raysim.config import load_config
-    from raysim.errors import RaysimError
 
     with contextlib.suppress(RaysimError, yaml.YAMLError, UnicodeDecodeError, ValueError):
         config = load_config(dict(yaml.safe_load(storage.read("config.yaml")) or {}))
@@ -203,9 +188,6 @@ def _describe(story: Story, storage: Storage) -> None:
 
 def _once(follower: Follower) -> int:
     from rich.console import Console
-
-    from raysim.cli.live import Screen
-    from raysim.errors import DataError
 
     story = follower.look()
     if story.outcome == "waiting":
@@ -221,11 +203,9 @@ def _follow(follower: Follower, interval: float) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    from raysim.cli.live import Screen
-
     story = follower.look()
     with Live(get_renderable=lambda: Screen(story.view()), console=Console(), refresh_per_second=4):
-        while not _has_ended(story):
+        while story.outcome not in ENDED:
             time.sleep(interval)
             follower.look()
     return _code(story)
@@ -243,17 +223,11 @@ def _follow_plainly(follower: Follower, interval: float) -> int:
         if story.message and story.message != said:
             click.echo(f"raysim: {story.message}", err=True)
         said = story.message
-        if _has_ended(story):
+        if story.outcome in ENDED:
             if story.outcome == "done":
                 click.echo(f"done after {story.num_rounds} rounds")
             return _code(story)
         time.sleep(interval)
-
-
-def _has_ended(story: Story) -> bool:
-    from raysim.cli.story import ENDED
-
-    return story.outcome in ENDED
 
 
 def _code(story: Story) -> int:
