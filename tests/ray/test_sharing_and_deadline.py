@@ -194,7 +194,7 @@ def _slow_for_all(client, memory, arguments):
 
 
 def test_a_group_whose_clients_are_all_late_keeps_its_model(run_tiny, ray_session, tmp_path):
-    import raysim.methods.method as base
+    import raysim.steps.group_training as base
     from raysim.steps.local_training import train_task
 
     marker = str(tmp_path / "slow")
