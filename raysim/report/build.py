@@ -52,8 +52,7 @@ def _make_figures(series: Sequence[Series]) -> list[Figure]:
             curves.client_accuracy_figure(setting, own),
             curves.relevance_figure(setting, own),
             curves.selection_figure(setting, own),
-            curves.f_score_figure(setting, own),
-            curves.judged_figure(setting, own),
+            *curves.f_score_figures(setting, own),
             curves.communication_figure(setting, own),
             curves.timing_figure(setting, own),
         ]

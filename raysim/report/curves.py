@@ -1,9 +1,10 @@
-"""Figures over rounds: accuracy, loss, labels judged clean; and what the rounds cost."""
+"""Figures over rounds (accuracy, loss, labels judged clean), and what the rounds cost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -34,11 +35,10 @@ def mean_figures(setting: str, series: Sequence[Series]) -> list[Figure]:
     }
     figures = []
     for name, title, y_label, path, percent in kinds:
-        lines = [_line(one, _at(*path)) for one in series]
         figures.append(
             _curves(
                 Figure(name, f"{title}: {setting}", f"{of[name]}, {axes}.{band}"),
-                [line for line in lines if line is not None],
+                [_line(one, _at(*path)) for one in series],
                 Lines([], AXES, y_label, percent=percent),
                 f'No record has "{".".join(path)}".',
             )
@@ -67,17 +67,17 @@ def task_figures(setting: str, series: Sequence[Series]) -> list[Figure]:
         )
         missing = 'No record has "by_task".'
         drawing = Lines([], AXES, title.lower(), percent=percent)
-        figures.append(_curves(figure, [x for x in lines if x is not None], drawing, missing))
+        figures.append(_curves(figure, lines, drawing, missing))
     return figures
 
 
 def selection_figure(setting: str, series: Sequence[Series]) -> Figure:
     """Return precision and recall of the labels judged clean (FedRN, Fig. 3)."""
-    lines = []
-    for one in series:
-        for dash, name in enumerate(("precision", "recall")):
-            line = _line(one, _at("selection", name), name, dash, hold=True)
-            lines += [line] if line is not None else []
+    lines = [
+        _line(one, _at("selection", name), name, dash, hold=True)
+        for one in series
+        for dash, name in enumerate(("precision", "recall"))
+    ]
     figure = Figure(
         "selection",
         f"Labels judged clean: {setting}",
@@ -118,73 +118,64 @@ def relevance_figure(setting: str, series: Sequence[Series]) -> Figure:
     return _curves(figure, lines, Lines([], axes, "similarity R"), missing)
 
 
-def f_score_figure(setting: str, series: Sequence[Series]) -> Figure:
-    """Return the F-scores of clients' labels judged clean by the method itself."""
-    return _f_scores(
-        Figure(
-            "f-score",
-            f"F-score over clients: {setting}",
-            "F-score of a client's labels judged clean, by the clients of the round that judged "
-            "last, all seeds together; clients where it is undefined are left out.",
-        ),
-        series,
-        "client_f_score",
-        "no method of these runs judges single labels, or an older raysim ran them.",
+def f_score_figures(setting: str, series: Sequence[Series]) -> list[Figure]:
+    """Return the F-scores of labels judged clean by the method, and by the final models."""
+    by_method = Figure(
+        "f-score",
+        f"F-score over clients: {setting}",
+        "F-score of a client's labels judged clean, by the clients of the round that judged "
+        "last, all seeds together; clients where it is undefined are left out.",
+        missing="No run has artifacts/client_f_score.npy: no method of these runs judges single "
+        "labels, or an older raysim ran them.",
     )
-
-
-def judged_figure(setting: str, series: Sequence[Series]) -> Figure:
-    """Return the F-scores of labels judged clean by the final models (FedFixer, Fig. 3)."""
-    return _f_scores(
-        Figure(
-            "f-score-judged",
-            f"F-score over clients, by the final models: {setting}",
-            "F-score of every client's given labels judged clean by its final model, one rule for "
-            "all methods (FedFixer, Fig. 3), all seeds together; clients where it is undefined are "
-            "left out.",
-        ),
-        series,
-        "client_f_score_judged",
-        "set evaluate.f_score to have it recorded.",
+    by_models = Figure(
+        "f-score-judged",
+        f"F-score over clients, by the final models: {setting}",
+        "F-score of every client's given labels judged clean by its final model, one rule for "
+        "all methods (FedFixer, Fig. 3), all seeds together; clients where it is undefined are "
+        "left out.",
+        missing="No run has artifacts/client_f_score_judged.npy: set evaluate.f_score to have it "
+        "recorded.",
     )
-
-
-def _f_scores(figure: Figure, series: Sequence[Series], name: str, why: str) -> Figure:
-    values = {}
-    for one in series:
-        found = [run.artifact(name, 1) for run in one.runs]
-        known = [array[np.isfinite(array)] for array in found if array is not None]
-        if known and len(pooled := np.concatenate(known)):
-            values[one.label] = [float(v) for v in pooled]
-    lacking = f"No run has artifacts/{name}.npy: {why}"
-    return _violins(figure, values, "F-score of labels judged clean", lacking)
+    artifacts = {"client_f_score": by_method, "client_f_score_judged": by_models}
+    figures = []
+    for name, figure in artifacts.items():
+        values = {}
+        for one in series:
+            found = [run.artifact(name, 1) for run in one.runs]
+            known = [array[np.isfinite(array)] for array in found if array is not None]
+            if known and len(pooled := np.concatenate(known)):
+                values[one.label] = [float(v) for v in pooled]
+        figures.append(_violins(figure, values, "F-score of labels judged clean"))
+    return figures
 
 
 def client_accuracy_figure(setting: str, series: Sequence[Series]) -> Figure:
-    """Return how accuracies spread over clients."""
     values = {}
     for one in series:
         pooled = [v for run in one.runs for v in per_client(run) or () if np.isfinite(v)]
         if pooled:
             values[one.label] = pooled
-    return _violins(
-        Figure(
-            "client-accuracy",
-            f"Accuracy over clients: {setting}",
-            "Accuracy of every client on its own task in the last round, all seeds together.",
-        ),
-        values,
-        "accuracy",
-        'No record has "per_client", which the last round writes.',
+    figure = Figure(
+        "client-accuracy",
+        f"Accuracy over clients: {setting}",
+        "Accuracy of every client on its own task in the last round, all seeds together.",
+        missing='No record has "per_client", which the last round writes.',
     )
+    return _violins(figure, values, "accuracy")
 
 
 # ---- costs ---------------------------------------------------------------------------------
 
 
 def communication_figure(setting: str, series: Sequence[Series]) -> Figure:
-    """Return megabytes by message and direction."""
-    totals = {one.label: _by_message(one) for one in series}
+    totals: dict[str, dict[str, float]] = {}
+    for one in series:
+        sums = totals.setdefault(one.label, {})
+        for record, way in product([r for run in one.runs for r in run.records], ("up", "down")):
+            for message, nbytes in record.messages(way).items():
+                key = f"{way}: {message}"
+                sums[key] = sums.get(key, 0.0) + nbytes / 1e6 / len(one.runs)
     messages = list(dict.fromkeys(m for found in totals.values() for m in found))
     messages.sort(
         key=lambda m: (not m.startswith("up"), -max(t.get(m, 0) for t in totals.values()))
@@ -196,47 +187,31 @@ def communication_figure(setting: str, series: Sequence[Series]) -> Figure:
         "seeds; logarithmic.",
     )
     if not messages:
-        return _without(figure, 'No record has "bytes".')
+        return replace(figure, missing='No record has "bytes".')
     columns = {label: [found.get(m, 0.0) for m in messages] for label, found in totals.items()}
-    return _with(figure, Bars(messages, columns, "MB", log=True))
+    return replace(figure, drawing=Bars(messages, columns, "MB", log=True))
 
 
 def timing_figure(setting: str, series: Sequence[Series]) -> Figure:
-    """Return seconds by stage."""
-    totals = {one.label: _by_stage(one) for one in series}
-    stages = list(dict.fromkeys(stage for found in totals.values() for stage in found))
+    totals: dict[str, dict[str, float]] = {}
+    for one in series:
+        sums = totals.setdefault(one.label, {})
+        for run in one.runs:
+            setup = ("setup", finite_number(run.result, "seconds", "setup"))
+            stages = [(r.stage or "rounds", r.number("seconds")) for r in run.records]
+            for stage, seconds in (setup, *stages):
+                if seconds is not None:
+                    sums[stage] = sums.get(stage, 0.0) + seconds / len(one.runs)
+    names = list(dict.fromkeys(stage for found in totals.values() for stage in found))
     figure = Figure(
         "timing",
         f"Seconds by stage: {setting}",
         "Wall time of the stages, mean over seeds; setup loads data and starts actors.",
     )
-    if not stages:
-        return _without(figure, 'No record has "seconds".')
-    columns = {stage: [found.get(stage, 0.0) for found in totals.values()] for stage in stages}
-    return _with(figure, Bars(list(totals), columns, "seconds", stacked=True))
-
-
-def _by_message(one: Series) -> dict[str, float]:
-    totals: dict[str, float] = {}
-    for run in one.runs:
-        for record in run.records:
-            for way in ("up", "down"):
-                for message, nbytes in record.messages(way).items():
-                    key = f"{way}: {message}"
-                    totals[key] = totals.get(key, 0.0) + nbytes / 1e6 / len(one.runs)
-    return totals
-
-
-def _by_stage(one: Series) -> dict[str, float]:
-    totals: dict[str, float] = {}
-    for run in one.runs:
-        setup = finite_number(run.result, "seconds", "setup")
-        parts = [("setup", setup)] if setup is not None else []
-        stages = [(r.stage or "rounds", r.number("seconds")) for r in run.records]
-        for stage, seconds in [*parts, *stages]:
-            if seconds is not None:
-                totals[stage] = totals.get(stage, 0.0) + seconds / len(one.runs)
-    return totals
+    if not names:
+        return replace(figure, missing='No record has "seconds".')
+    columns = {stage: [found.get(stage, 0.0) for found in totals.values()] for stage in names}
+    return replace(figure, drawing=Bars(list(totals), columns, "seconds", stacked=True))
 
 
 # ---- lines ---------------------------------------------------------------------------------
@@ -274,7 +249,7 @@ def _line(
 
 
 def _curve(run: Run, value: Value, *, hold: bool) -> Curve:
-    """Return the values with their places; ``hold`` repeats one until the next."""
+    """Return the values with their points; ``hold`` repeats a value until the next one."""
     curve: Curve = []
     for point, record in points(run):
         found = value(record)
@@ -301,19 +276,14 @@ def _banded(
     )
 
 
-def _curves(figure: Figure, lines: Sequence[Line], drawing: Lines, missing: str) -> Figure:
-    if not lines:
-        return _without(figure, missing)
-    return _with(figure, Lines(lines, drawing.x_labels, drawing.y_label, percent=drawing.percent))
+def _curves(figure: Figure, lines: Sequence[Line | None], drawing: Lines, missing: str) -> Figure:
+    known = [line for line in lines if line is not None]
+    if not known:
+        return replace(figure, missing=missing)
+    return replace(figure, drawing=replace(drawing, lines=known))
 
 
-def _violins(figure: Figure, values: dict[str, list[float]], y_label: str, missing: str) -> Figure:
-    return _with(figure, Violins(values, y_label)) if values else _without(figure, missing)
-
-
-def _with(figure: Figure, drawing: Lines | Bars | Violins) -> Figure:
-    return replace(figure, drawing=drawing)
-
-
-def _without(figure: Figure, missing: str) -> Figure:
-    return replace(figure, missing=missing)
+def _violins(figure: Figure, values: dict[str, list[float]], y_label: str) -> Figure:
+    if not values:
+        return figure
+    return replace(figure, drawing=Violins(values, y_label), missing="")

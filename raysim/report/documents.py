@@ -28,10 +28,9 @@ def write_markdown(report: Report, pictures: str) -> str:
         words = markdown_text(f"{figure.caption} {_notes(figure)}".strip())
         lines += [f"### {title}", ""]
         lines += [f"![{title}]({quote(pictures)}/{figure.name}.png)", "", words, ""]
-    lacking = [f"{figure.title}: {figure.missing}" for figure in _missing(report)]
-    if report.problems or lacking:
+    if lacking := _lacking(report):
         lines += ["## What is missing", ""]
-        lines += [f"- {markdown_text(text)}" for text in (*report.problems, *lacking)]
+        lines += [f"- {markdown_text(text)}" for text in lacking]
         lines.append("")
     return "\n".join(lines)
 
@@ -63,10 +62,9 @@ def write_latex(report: Report, pictures: str) -> str:
             rf"\label{{fig:{figure.name}}}",
             r"\end{figure}",
         ]
-    lacking = [f"{figure.title}: {figure.missing}" for figure in _missing(report)]
-    if report.problems or lacking:
+    if lacking := _lacking(report):
         lines += ["", r"\clearpage", r"\section*{What is missing}", r"\begin{itemize}"]
-        lines += [rf"\item {latex_text(text)}" for text in (*report.problems, *lacking)]
+        lines += [rf"\item {latex_text(text)}" for text in lacking]
         lines.append(r"\end{itemize}")
     return "\n".join([*lines, r"\end{document}", ""])
 
@@ -75,8 +73,9 @@ def _drawn(report: Report) -> Iterator[Figure]:
     return (figure for figure in report.figures if figure.drawing is not None)
 
 
-def _missing(report: Report) -> Iterator[Figure]:
-    return (figure for figure in report.figures if figure.drawing is None)
+def _lacking(report: Report) -> list[str]:
+    without = [figure for figure in report.figures if figure.drawing is None]
+    return [*report.problems, *(f"{figure.title}: {figure.missing}" for figure in without)]
 
 
 def _notes(figure: Figure) -> str:

@@ -9,7 +9,7 @@ from raysim.report.records import Run, numbers
 from raysim.runs.record import RoundRecord, finite_number
 
 LAST = 5
-"""Evaluations at the end of which the mean is shown beside the last one."""
+"""The mean of this many last evaluations is shown beside the last one."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,12 @@ def accuracy(run: Run) -> float | None:
 
 
 def last_accuracies(run: Run) -> float | None:
-    """Return the mean over the last five evaluations."""
     tail = accuracies(run)[-LAST:]
     return sum(tail) / len(tail) if tail else accuracy(run)
 
 
 def best_accuracy(run: Run) -> float | None:
-    """Return the best of all evaluations: it needs a test set to stop by."""
+    """Return the best of all evaluations; picking it in practice would need a test set."""
     return max(accuracies(run), default=accuracy(run))
 
 
@@ -95,12 +94,10 @@ def seconds(run: Run) -> float | None:
 
 
 def restarts(run: Run) -> float | None:
-    """Return how many actors were rebuilt."""
     return finite_number(run.result, "restarts")
 
 
 def by_task(run: Run) -> list[float] | None:
-    """Return the last accuracy of every task."""
     return numbers(run.last("by_task"), "accuracy")
 
 

@@ -26,7 +26,7 @@ class Line:
     method: str = ""
     """Curves of one method share a colour and a toggle."""
     dash: int = 0
-    """Curves of one method are told apart by their dashes (0: solid): group 0, 1, ..."""
+    """Tells the curves of one method apart (0: solid), such as those of tasks 1, 2, ..."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,6 @@ class Heatmap:
     bars: Sequence[int] | None = None
     """A group number per row, shown as a coloured margin."""
     annotate: bool = False
-    """Write the numbers into the cells."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from raysim.report.figure import Dendrogram, Figure, Heatmap
 from raysim.report.records import Run, numbers
 
 MOST_LEAVES = 100
-"""A dendrogram of more clients is cut off at this many branches."""
+"""A dendrogram of more clients shows only this many branches."""
 MISSING = (
     "No run has artifacts/similarity.npy: no method of these runs groups clients by similarity."
 )
@@ -123,7 +123,7 @@ def _names_linkage(value: Mapping[str, Any]) -> bool:
 
 
 def _groups(run: Run, num_clients: int) -> np.ndarray:
-    """Return the groups as they were when R was made; one group where they are not recorded."""
+    """Return the groups at the time R was made; one group where they are not recorded."""
     grouped = [r for r in run.records if r.has("groups")]
     made = [r for r in grouped if r.has("rank")] or grouped
     found = numbers(made[0].groups) if made else None
@@ -172,32 +172,28 @@ def _matrix_figure(run: Run, matrix: np.ndarray, found: _Grouping) -> Figure:
 
 
 def _notes(run: Run, found: _Grouping) -> dict[str, Any]:
-    notes: dict[str, Any] = {"groups": len(np.unique(found.groups)), "linkage": found.linkage}
-    rank, score = run.last("rank"), _silhouette(found)
-    if rank is not None:
-        notes["eigenvectors"] = rank
-    if score is not None:
-        notes["silhouette"] = round(score, 4)
-    score = next((r.ari for r in run.records if r.ari is not None), None)
-    if score is not None:
-        notes["ARI"] = round(float(score), 4)
-    return notes
-
-
-def _silhouette(found: _Grouping) -> float | None:
-    """Return the mean silhouette of the groups by the distances 1 - R, where it is defined."""
     from sklearn.metrics import silhouette_score
 
+    notes: dict[str, Any] = {"groups": len(np.unique(found.groups)), "linkage": found.linkage}
+    rank = run.last("rank")
+    if rank is not None:
+        notes["eigenvectors"] = rank
     own = found.groups[found.clients]
-    if not 2 <= len(np.unique(own)) < len(own):
-        return None
-    return float(silhouette_score(found.distances, own, metric="precomputed"))
+    if 2 <= len(np.unique(own)) < len(own):  # else it is not defined
+        score = silhouette_score(found.distances, own, metric="precomputed")
+        notes["silhouette"] = round(float(score), 4)
+    ari = next((r.ari for r in run.records if r.ari is not None), None)
+    if ari is not None:
+        notes["ARI"] = round(float(ari), 4)
+    return notes
 
 
 # ---- the dendrogram ------------------------------------------------------------------------
 
 
 def _dendrogram_figure(run: Run, found: _Grouping) -> Figure:
+    from scipy.cluster import hierarchy
+
     figure = Figure(
         name="dendrogram",
         title=f"Dendrogram: {run.label}",
@@ -210,9 +206,7 @@ def _dendrogram_figure(run: Run, found: _Grouping) -> Figure:
         notes=_notes(run, found),
     )
     if not len(found.tree):
-        return Figure(figure.name, figure.title, figure.caption, None, "One client has no merges.")
-    from scipy.cluster import hierarchy
-
+        return replace(figure, run="", notes={}, missing="One client has no merges.")
     count = len(found.clients)
     leaves = max(MOST_LEAVES, len(np.unique(found.groups)))
     truncated = count > leaves
@@ -221,7 +215,10 @@ def _dendrogram_figure(run: Run, found: _Grouping) -> Figure:
     )
     members = _members(found.tree, count, plan["leaves"])
     own = found.groups[found.clients]
-    groups = [_most_common(own[m]) for m in members]
+    groups = []
+    for m in members:
+        values, counts = np.unique(own[m], return_counts=True)
+        groups.append(int(values[counts.argmax()]))
     names = [
         str(found.clients[m[0]])
         if len(m) == 1
@@ -230,9 +227,7 @@ def _dendrogram_figure(run: Run, found: _Grouping) -> Figure:
     ]
     note = f" Only the last {leaves} branches are shown." if truncated else ""
     drawing = Dendrogram(plan["icoord"], plan["dcoord"], names, groups, _cut(found))
-    return Figure(
-        figure.name, figure.title, figure.caption + note, drawing, run=run.label, notes=figure.notes
-    )
+    return replace(figure, caption=figure.caption + note, drawing=drawing)
 
 
 def _members(tree: np.ndarray, count: int, nodes: Sequence[int]) -> list[np.ndarray]:
@@ -248,11 +243,6 @@ def _members(tree: np.ndarray, count: int, nodes: Sequence[int]) -> list[np.ndar
                 open_nodes += [int(tree[at - count, 0]), int(tree[at - count, 1])]
         found.append(np.array(sorted(below)))
     return found
-
-
-def _most_common(groups: np.ndarray) -> int:
-    values, counts = np.unique(groups, return_counts=True)
-    return int(values[counts.argmax()])
 
 
 def _cut(found: _Grouping) -> float | None:

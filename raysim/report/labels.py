@@ -108,10 +108,7 @@ def _confusion(run: Run) -> Figure | None:
 
 
 def _noise(run: Run) -> Figure | None:
-    given, corrected = (
-        run.artifact("client_noise_given", 1),
-        run.artifact("client_noise_corrected", 1),
-    )
+    given, corrected = (run.artifact(f"client_noise_{t}", 1) for t in ("given", "corrected"))
     if given is None or not given.size:
         return None
     columns = {"before correction": given}

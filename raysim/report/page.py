@@ -24,24 +24,46 @@ from raysim.report.figure import Figure
 from raysim.report.report import Cell, Report, Table
 
 LONG_TABLE = 100
-"""Above this many rows a table gets a box to filter them by."""
+"""A table of more rows gets a box to filter them by."""
 HEAT_DIGITS = 6
 """Significant digits of a heat map's cells; more would only make the file larger."""
 
 
 def write_page(report: Report) -> str:
     """Return the whole page; equal reports give equal text."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as wrong:
+        raise EnvironmentNotFit(
+            f"an HTML report needs plotly, which is not there ({wrong}); "
+            "pip install 'raysim[report]'"
+        ) from wrong
     report = _briefer(report)
     drawn = [figure for figure in report.figures if figure.drawing is not None]
     missing = [figure for figure in report.figures if figure.drawing is None]
     order = [f for f in drawn if not f.run] + [f for f in drawn if f.run]
+    problems = "".join(f"<li>{escape(problem)}</li>" for problem in report.problems)
+    if problems:
+        heading = "<h2>What is missing</h2>"
+        problems = f'<section class="problems" id="problems">{heading}<ul>{problems}</ul></section>'
     body = [
-        _problems(report.problems),
+        problems,
         *(_table(table, report.methods) for table in report.tables),
         *_figure_sections(order),
         _missing(missing),
         _runs(report),
     ]
+    data = {
+        "methods": report.methods,
+        "colours": METHOD_COLOURS,
+        "groups": GROUP_COLOURS,
+        "heat": HEAT.capitalize(),  # plotly.js knows the scales by capitalised names only
+        "figures": [
+            {"name": f.name, "title": f.title, "run": f.run, "drawing": f.drawing} for f in order
+        ],
+    }
+    # Without any "<" the text can neither end its element nor start a comment.
+    text = json.dumps(_plain(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return Template(_asset("template.html")).substitute(
         title=escape(report.title),
         made=escape(report.made),
@@ -49,14 +71,14 @@ def write_page(report: Report) -> str:
         toggles=_toggles(report.methods),
         contents=_contents(report, order),
         body="\n".join(part for part in body if part),
-        data=_json(_data(report, order)),
-        plotly=_script(_plotly()),
+        data=text,
+        plotly=_script(str(get_plotlyjs())),
         script=_script(_asset("figures.js") + _asset("page.js")),
     )
 
 
 def _briefer(report: Report) -> Report:
-    """Return it without the words that every title would repeat: the run, or the only setting."""
+    """Return the report without what every title repeats: the run, or the only setting."""
     endings = {f.title.partition(": ")[2] for f in report.figures if f.drawing and not f.run}
     ending = f": {endings.pop()}" if len(endings) == 1 else ""
     return replace(
@@ -76,41 +98,13 @@ def _asset(name: str) -> str:
     return (files("raysim.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as wrong:
-        raise EnvironmentNotFit(
-            f"an HTML report needs plotly, which is not there ({wrong}); "
-            "pip install 'raysim[report]'"
-        ) from wrong
-    return str(get_plotlyjs())
-
-
 def _script(source: str) -> str:
     """Return code that cannot end its ``<script>`` early, nor open a comment in it."""
     return re.sub(r"<(/script|!--)", r"<\\\1", source, flags=re.IGNORECASE)
 
 
-def _json(value: Any) -> str:
-    # Without any "<" the text can neither end its element nor start a comment.
-    return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _data(report: Report, figures: Sequence[Figure]) -> dict[str, Any]:
-    return {
-        "methods": report.methods,
-        "colours": METHOD_COLOURS,
-        "groups": GROUP_COLOURS,
-        "heat": HEAT.capitalize(),  # plotly.js knows the scales by capitalised names only
-        "figures": [
-            {"name": f.name, "title": f.title, "run": f.run, "drawing": f.drawing} for f in figures
-        ],
-    }
-
-
 def _plain(value: Any) -> Any:
-    """Return what JSON can hold; numbers that are none become null."""
+    """Return what JSON can hold; NaN and infinity become null."""
     if is_dataclass(value) and not isinstance(value, type):
         plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
         return {"kind": type(value).__name__, **plain}
@@ -161,16 +155,10 @@ def _contents(report: Report, figures: Sequence[Figure]) -> str:
     return f"<ol>{items}</ol>"
 
 
-def _problems(problems: Sequence[str]) -> str:
-    if not problems:
-        return ""
-    items = "".join(f"<li>{escape(problem)}</li>" for problem in problems)
-    heading = "<h2>What is missing</h2>"
-    return f'<section class="problems" id="problems">{heading}<ul>{items}</ul></section>'
-
-
 def _table(table: Table, methods: Sequence[str]) -> str:
-    numeric = [_is_numeric([row[i] for row in table.rows]) for i in range(len(table.columns))]
+    columns = [[row[i].value for row in table.rows] for i in range(len(table.columns))]
+    known = [[value for value in values if value is not None] for values in columns]
+    numeric = [bool(v) and not any(isinstance(value, str) for value in v) for v in known]
     heads = "".join(
         f'<th scope="col"{_class(number=is_number)} aria-sort="none">'
         f'<button type="button">{escape(column)}</button></th>'
@@ -178,20 +166,16 @@ def _table(table: Table, methods: Sequence[str]) -> str:
     )
     rows = "".join(_row(row, numeric, methods) for row in table.rows)
     slug, title = _slug(table.name), escape(table.title)
+    filter_box = (
+        '<p class="filter"><label>Show rows with <input type="search" autocomplete="off"></label>'
+        f"<output>{len(table.rows):,} rows</output></p>"
+    )
     return (
-        f'<section class="table" id="table-{slug}"><h2>{title}</h2>{_filter(table)}'
+        f'<section class="table" id="table-{slug}"><h2>{title}</h2>'
+        f"{filter_box if len(table.rows) > LONG_TABLE else ''}"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
         f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
         f'<p class="caption">{escape(table.caption)}</p></section>'
-    )
-
-
-def _filter(table: Table) -> str:
-    if len(table.rows) <= LONG_TABLE:
-        return ""
-    return (
-        '<p class="filter"><label>Show rows with <input type="search" autocomplete="off"></label>'
-        f"<output>{len(table.rows):,} rows</output></p>"
     )
 
 
@@ -203,23 +187,13 @@ def _row(row: Sequence[Cell], numeric: Sequence[bool], methods: Sequence[str]) -
         + "</td>"
         for cell, is_number in zip(row, numeric, strict=True)
     )
-    named = " ".join(str(i) for i in _methods_in(row, methods))
-    return f'<tr data-methods="{named}">{cells}</tr>'
-
-
-def _methods_in(row: Sequence[Cell], methods: Sequence[str]) -> list[int]:
-    """Return which methods a row speaks of: hiding one of them hides the row."""
-    if not methods:
-        return []
-    longest_first = sorted(methods, key=len, reverse=True)
-    pattern = r"(?<!\w)(?:" + "|".join(re.escape(name) for name in longest_first) + r")(?!\w)"
-    words = " | ".join(cell.value for cell in row if isinstance(cell.value, str))
-    return sorted({list(methods).index(name) for name in re.findall(pattern, words)})
-
-
-def _is_numeric(cells: Sequence[Cell]) -> bool:
-    values = [cell.value for cell in cells if cell.value is not None]
-    return bool(values) and not any(isinstance(value, str) for value in values)
+    named: set[int] = set()  # hiding one of these methods hides the row
+    if methods:
+        longest_first = sorted(methods, key=len, reverse=True)
+        pattern = r"(?<!\w)(?:" + "|".join(re.escape(name) for name in longest_first) + r")(?!\w)"
+        words = " | ".join(cell.value for cell in row if isinstance(cell.value, str))
+        named = {list(methods).index(name) for name in re.findall(pattern, words)}
+    return f'<tr data-methods="{" ".join(map(str, sorted(named)))}">{cells}</tr>'
 
 
 def _value(value: float | str | None) -> str:
@@ -261,7 +235,8 @@ def _figure_sections(figures: Sequence[Figure]) -> list[str]:
 def _figure(index: int, figure: Figure) -> str:
     notes = "".join(
         f'<span data-name="{escape(name)}" data-value="{escape(str(value))}">'
-        f"{escape(name)} <b>{escape(_brief(value))}</b></span>"
+        f"{escape(name)} <b>{f'{value:.3g}' if isinstance(value, float) else escape(str(value))}"
+        "</b></span>"
         for name, value in figure.notes.items()
     )
     anchor = _slug(f"figure {figure.name} {figure.run}")
@@ -277,12 +252,8 @@ def _figure(index: int, figure: Figure) -> str:
     )
 
 
-def _brief(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
 def _missing(figures: Sequence[Figure]) -> str:
-    """One quiet line per figure and reason; runs that lack the same are named together."""
+    """Return one line per figure and reason; runs that lack the same are named together."""
     if not figures:
         return ""
     lacking: dict[tuple[str, str], list[str]] = {}
@@ -294,10 +265,10 @@ def _missing(figures: Sequence[Figure]) -> str:
         + f": {escape(why)}</li>"
         for (title, why), runs in lacking.items()
     )
-    summary = f"<summary>Figures without data ({len(lacking)})</summary>"
     return (
-        '<section class="missing" id="missing">'
-        f"<details>{summary}<ul>{items}</ul></details></section>"
+        '<section class="missing" id="missing"><details>'
+        f"<summary>Figures without data ({len(lacking)})</summary>"
+        f"<ul>{items}</ul></details></section>"
     )
 
 
@@ -308,32 +279,18 @@ def _runs(report: Report) -> str:
     labels = list(dict.fromkeys([*report.configs, *report.environments]))
     if not labels:
         return ""
-    parts = "".join(
-        f"<details><summary>{escape(label)}</summary>"
-        + _config(report.configs.get(label))
-        + _environment(report.environments.get(label))
-        + "</details>"
-        for label in labels
-    )
+    parts = ""
+    for label in labels:
+        parts += f"<details><summary>{escape(label)}</summary>"
+        if label in report.configs:
+            parts += '<div class="config"><button type="button" class="copy">Copy</button>'
+            parts += f"<pre>{escape(report.configs[label])}</pre></div>"
+        if facts := report.environments.get(label):
+            pairs = _flat("", facts)
+            words = (f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs)
+            parts += f"<dl>{''.join(words)}</dl>"
+        parts += "</details>"
     return f'<section class="runs" id="runs"><h2>Configs and machines</h2>{parts}</section>'
-
-
-def _config(text: str | None) -> str:
-    if text is None:
-        return ""
-    return (
-        '<div class="config"><button type="button" class="copy">Copy</button>'
-        f"<pre>{escape(text)}</pre></div>"
-    )
-
-
-def _environment(facts: Mapping[str, Any] | None) -> str:
-    if not facts:
-        return ""
-    pairs = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in _flat("", facts)
-    )
-    return f"<dl>{pairs}</dl>"
 
 
 def _flat(path: str, value: Any) -> list[tuple[str, str]]:

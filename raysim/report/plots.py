@@ -28,9 +28,9 @@ WIDTH, HEIGHT = 7.0, 4.2
 """Inches of an ordinary figure: the text width of a page."""
 DPI = 160
 MOST_TICKS = 30
-"""Names along an axis of a heat map or of bars; of more, some are left out."""
+"""Names along an axis of a heat map or of bars; of more names some are left out."""
 MOST_LEAF_NAMES = 60
-"""Leaves of a dendrogram that are named; of more none is."""
+"""A dendrogram of more leaves names none of them."""
 MOST_TOGETHER = 8
 """Curves in one pair of axes; more are split by their dashes (tasks), one pair each."""
 DASHES = [
@@ -76,27 +76,23 @@ def draw(figure: Figure, methods: Sequence[str], form: str = "png") -> bytes:
         canvas = Canvas(figsize=_size(figure.drawing), layout="constrained")
         FigureCanvasAgg(canvas)
         canvas.suptitle(_text(figure.title), fontsize=11)
-        _draw(canvas, figure.drawing, list(methods))
+        match figure.drawing:
+            case Lines() as lines:
+                _draw_lines(canvas, lines, list(methods))
+            case Heatmap() as heatmap:
+                _draw_heatmap(canvas, canvas.subplots(), heatmap)
+            case Dendrogram() as dendrogram:
+                _draw_dendrogram(canvas.subplots(), dendrogram)
+            case Bars() as bars:
+                _draw_bars(canvas.subplots(), bars, list(methods))
+            case Panels() as panels:
+                _draw_panels(canvas, panels, list(methods))
+            case Violins() as violins:
+                _draw_violins(canvas.subplots(), violins, list(methods))
         filled = io.BytesIO()
         stamp = {"CreationDate": None} if form == "pdf" else {"Software": None}
         canvas.savefig(filled, format=form, dpi=DPI, metadata=stamp)
     return filled.getvalue()
-
-
-def _draw(canvas: Any, drawing: Drawing, methods: list[str]) -> None:
-    match drawing:
-        case Lines():
-            _draw_lines(canvas, drawing, methods)
-        case Heatmap():
-            _draw_heatmap(canvas, canvas.subplots(), drawing)
-        case Dendrogram():
-            _draw_dendrogram(canvas.subplots(), drawing)
-        case Bars():
-            _draw_bars(canvas.subplots(), drawing, methods)
-        case Panels():
-            _draw_panels(canvas, drawing, methods)
-        case Violins():
-            _draw_violins(canvas.subplots(), drawing, methods)
 
 
 def _size(drawing: Drawing) -> tuple[float, float]:
@@ -106,10 +102,10 @@ def _size(drawing: Drawing) -> tuple[float, float]:
             wide = WIDTH * (1.35 if len(drawing.x_labels) > 1 else 1.0)
             return wide, max(HEIGHT, 2.1 * rows + 1.2)
         case Heatmap():
-            return _map_size(drawing)
+            return WIDTH, _map_height(drawing)
         case Panels():
-            sizes = [_map_size(p) for p in drawing.panels.values() if isinstance(p, Heatmap)]
-            tallest = max((height for _, height in sizes), default=HEIGHT)
+            heights = [_map_height(p) for p in drawing.panels.values() if isinstance(p, Heatmap)]
+            tallest = max(heights, default=HEIGHT)
             return max(WIDTH, 3.6 * len(drawing.panels) + 0.8), min(tallest, 6.5)
         case Dendrogram():
             return WIDTH, HEIGHT
@@ -120,16 +116,16 @@ def _size(drawing: Drawing) -> tuple[float, float]:
             return min(14.0, max(WIDTH, 1.0 * len(drawing.values))), HEIGHT
 
 
-def _map_size(drawing: Heatmap) -> tuple[float, float]:
+def _map_height(drawing: Heatmap) -> float:
     rows, columns = drawing.values.shape
-    return WIDTH, float(np.clip(WIDTH * 0.82 * rows / max(columns, 1), 3.2, 7.5))
+    return float(np.clip(WIDTH * 0.82 * rows / max(columns, 1), 3.2, 7.5))
 
 
 # ---- curves --------------------------------------------------------------------------------
 
 
 def _split(lines: Sequence[Line]) -> list[list[Line]]:
-    """Return the curves of each pair of axes: all, or where they are many, one dash each."""
+    """Return the curves of each pair of axes: all, or one dash each where they are many."""
     dashes = sorted({line.dash for line in lines})
     if len(lines) <= MOST_TOGETHER or len(dashes) == 1:
         return [list(lines)]
@@ -276,12 +272,13 @@ def _draw_panels(canvas: Any, drawing: Panels, methods: list[str]) -> None:
 def _draw_dendrogram(axes: Any, drawing: Dendrogram) -> None:
     from matplotlib.collections import LineCollection
 
-    paths = [
-        list(zip(x, y, strict=True)) for x, y in zip(drawing.icoord, drawing.dcoord, strict=True)
-    ]
-    colours = [
-        _branch_colour(drawing, x, y) for x, y in zip(drawing.icoord, drawing.dcoord, strict=True)
-    ]
+    paths, colours = [], []
+    for x, y in zip(drawing.icoord, drawing.dcoord, strict=True):
+        paths.append(list(zip(x, y, strict=True)))
+        leaf = round((min(x) + max(x)) / 2 / 10 - 0.5)
+        group = drawing.groups[min(max(leaf, 0), len(drawing.groups) - 1)]
+        above_cut = drawing.cut is not None and max(y) > drawing.cut
+        colours.append("#777777" if above_cut else GROUP_COLOURS[group % len(GROUP_COLOURS)])
     axes.add_collection(LineCollection(paths, colors=colours, linewidths=1.2))
     top = max((max(y) for y in drawing.dcoord), default=1.0) or 1.0
     axes.set(xlim=(0, 10 * len(drawing.leaves)), ylim=(0, 1.05 * top))
@@ -297,11 +294,7 @@ def _draw_dendrogram(axes: Any, drawing: Dendrogram) -> None:
             ha="right",
             fontsize=8,
         )
-    _name_leaves(axes, drawing)
-
-
-def _name_leaves(axes: Any, drawing: Dendrogram) -> None:
-    """Write the clients below their branches, in the colour of their group, where they fit."""
+    # Clients are named below their branches, in the colour of their group, where they fit.
     names = [_text(name.replace(" clients from ", "x, ")) for name in drawing.leaves]
     if len(names) > MOST_LEAF_NAMES:
         axes.set(xticks=[], xlabel=f"{len(names)} branches of clients")
@@ -311,15 +304,6 @@ def _name_leaves(axes: Any, drawing: Dendrogram) -> None:
     for label, group in zip(axes.get_xticklabels(), drawing.groups, strict=True):
         label.set_color(GROUP_COLOURS[group % len(GROUP_COLOURS)])
     axes.set_xlabel("client")
-
-
-def _branch_colour(drawing: Dendrogram, x: Sequence[float], y: Sequence[float]) -> str:
-    """Return the group's colour below the cut, grey above it."""
-    if drawing.cut is not None and max(y) > drawing.cut:
-        return "#777777"
-    place = round((min(x) + max(x)) / 2 / 10 - 0.5)
-    place = min(max(place, 0), len(drawing.groups) - 1)
-    return GROUP_COLOURS[drawing.groups[place] % len(GROUP_COLOURS)]
 
 
 def _draw_bars(axes: Any, drawing: Bars, methods: list[str]) -> None:

@@ -53,7 +53,6 @@ class Run:
 
     @property
     def rounds_done(self) -> int:
-        """Rounds of training that are recorded."""
         return sum(record.has("loss") for record in self.records)
 
     @property
@@ -97,7 +96,7 @@ class Run:
 
 
 def read_runs(places: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """Return the runs at paths, URLs and folders of runs, and what is wrong with the others."""
+    """Return the runs at paths, URLs and folders of runs, and what is wrong with the rest."""
     runs: dict[str, Run] = {}
     problems: list[str] = []
     for place in places:

@@ -122,7 +122,7 @@ def _labels(runs: Sequence[Run], settings: Sequence[Mapping[str, Any]]) -> list[
 
 
 def differences(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
-    """Return the fewest values (about) that tell a flat config apart from all the others."""
+    """Return about the fewest values that tell a flat config apart from all the others."""
 
     def rank(key: str) -> tuple[int, str]:
         return next((i for i, p in enumerate(TELLING) if _below(key, (p,))), len(TELLING)), key

@@ -34,23 +34,20 @@ def make_tables(series: Sequence[Series]) -> list[Table]:
 
 
 def summary_table(series: Sequence[Series]) -> Table:
-    """Return one row per method: mean and sd over seeds."""
     best = _best(series, facts.accuracy), _best(series, facts.last_accuracies)
     best_ever = _best(series, facts.best_accuracy)
     top5 = partial(_recorded, "top5", "mean")
     has_top5 = any(top5(run) is not None for one in series for run in one.runs)
     rows = []
     for one in series:
-        count, seeds = len(one.runs), "seeds " + ", ".join(str(run.seed) for run in one.runs)
+        count, seeds = str(len(one.runs)), "seeds " + ", ".join(str(run.seed) for run in one.runs)
         if not one.is_finished:
             seeds += f"; {one.progress}"
-        done = (
-            "" if one.is_finished else f" ({one.runs[0].rounds_done}/{one.runs[0].rounds} rounds)"
-        )
+            count += f" ({one.runs[0].rounds_done}/{one.runs[0].rounds} rounds)"
         rows.append(
             [
                 Cell(one.label, one.label, note=one.progress),
-                Cell(f"{count}{done}", float(count), note=seeds),
+                Cell(count, float(len(one.runs)), note=seeds),
                 _mean(one, facts.accuracy, 100, 2, best=one in best[0]),
                 _mean(one, facts.last_accuracies, 100, 2, best=one in best[1]),
                 _mean(one, facts.best_accuracy, 100, 2, best=one in best_ever),
@@ -105,7 +102,7 @@ def _mean(
     if with_sd and found.sd is not None:
         text += f" ± {found.sd:.{digits}f}"
     shown = ["-" if v is None else f"{scale * v:.4g}" for v in values]
-    single = [f"seed {run.seed}: {text}" for run, text in zip(one.runs, shown, strict=True)]
+    single = [f"seed {run.seed}: {word}" for run, word in zip(one.runs, shown, strict=True)]
     note = "; ".join(single) if len(single) > 1 else ""
     return Cell(text, found.mean, best=best, note=note)
 
@@ -126,7 +123,6 @@ def _best(series: Sequence[Series], value: Value) -> list[Series]:
 
 
 def differences_table(series: Sequence[Series]) -> Table:
-    """Return the differences in accuracy between methods over common seeds."""
     rows = []
     for own in by_setting(series).values():
         finished = [one for one in own if one.is_finished]
@@ -175,7 +171,6 @@ def _by_seed(one: Series) -> dict[int, float]:
 
 
 def task_table(setting: str, series: Sequence[Series]) -> Table:
-    """Return the last accuracy of every task, and the spread over clients, of one setting."""
     own = [one for one in series if any(facts.by_task(run) for run in one.runs)]
     count = max((len(facts.by_task(r) or ()) for one in own for r in one.runs), default=0)
     tasks = [f"task {i + 1}" for i in range(count)]

@@ -22,7 +22,7 @@ from raysim.storage.objects import reason, save_output
 DOCUMENTS = ("html", "md", "tex")
 PICTURES = ("png", "pdf")
 MARKS = {"html": '<meta name="generator" content="raysim', "md": MARKDOWN_MARK, "tex": LATEX_MARK}
-"""What the beginning of a document of ours holds."""
+"""Text by which the beginning of a document shows that it is ours."""
 NEEDS = {"html": "plotly", "png": "matplotlib", "pdf": "matplotlib"}
 OWN = "figures.json"
 """Lists the pictures of the folder that are ours."""
@@ -30,8 +30,6 @@ OWN = "figures.json"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be written where."""
-
     folder: Path
     stem: str
     formats: Sequence[str]
@@ -72,7 +70,7 @@ def write_report(
 
 
 def checked_output(out: str | Path | None, formats: Sequence[str] | None = None) -> Plan:
-    """Return what ``--out`` and ``--format`` ask for, if it can be written."""
+    """Return the plan for ``--out`` and ``--format``, if it can be written."""
     plan = plan_output(out, formats)
     for form in (*plan.formats, *plan.forms):
         package = NEEDS.get(form)
@@ -88,7 +86,7 @@ def checked_output(out: str | Path | None, formats: Sequence[str] | None = None)
 
 
 def plan_output(out: str | Path | None, formats: Sequence[str] | None = None) -> Plan:
-    """Return what ``--out`` (a file or a folder) and ``--format`` ask for."""
+    """Return the plan for ``--out`` (a file or a folder) and ``--format``."""
     wanted = tuple(dict.fromkeys(formats)) if formats is not None else None
     for form in wanted or ():
         if form not in (*DOCUMENTS, *PICTURES):

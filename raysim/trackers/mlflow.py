@@ -31,11 +31,11 @@ ENVIRONMENT = {
     "MLFLOW_ALLOW_FILE_STORE": "true",  # a folder is all that works without a database package
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""Set where the user has not."""
+"""Set unless the user has."""
 
 
 def check_mlflow() -> None:
-    """Refuse what cannot work, before the run starts: no package, no server."""
+    """Refuse, before the run starts, a missing package or server."""
     try:
         client = _client()
     except ImportError as wrong:
@@ -69,7 +69,7 @@ def _client() -> Any:
 
 
 def tracking_uri() -> str | None:
-    """Return where to; None leaves it to MLflow, whose own default needs a database package."""
+    """Return the store; None leaves it to MLflow, whose own default needs a database package."""
     given = os.environ.get("MLFLOW_TRACKING_URI")
     if given or importlib.util.find_spec("sqlalchemy") is not None:
         return given or None
@@ -113,7 +113,7 @@ class Mlflow:
             self._client.set_terminated(self._id, STATUS.get(outcome, "FAILED"))
 
     def _take_up(self) -> bool:
-        """Whether an earlier process of this run left an MLflow run that is still there."""
+        """Continue the MLflow run that an earlier process left, if it is still there."""
         if not self._folder.storage.exists(FILE):
             return False
         with contextlib.suppress(Exception):  # deleted, or of another server: a new one will do

@@ -18,7 +18,7 @@ FOLDER = "tensorboard"
 
 
 def check_tensorboard(folder: RunFolder) -> None:
-    """Refuse what cannot work, before the run starts."""
+    """Refuse, before the run starts, a run directory or a machine where it cannot work."""
     if not isinstance(folder.path, Path):
         raise ConfigError(
             f"track: tensorboard writes to a folder of this machine, got output {folder.path}; use "
@@ -56,7 +56,6 @@ class TensorBoard:
         self._writer.add_event(Event(wall_time=time.time(), step=next_step, session_log=again))
 
     def log(self, point: Point) -> None:
-        """Write a round's numbers and bring them to the disk."""
         self._write(point)
         self._writer.flush()
 

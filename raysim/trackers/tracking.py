@@ -21,20 +21,16 @@ class Tracker(Protocol):
     """Writes points somewhere."""
 
     def start(self, done: Sequence[Point]) -> None:
-        """Begin, after the rounds of ``done``; none unless the run is resumed."""
-        ...
+        """Begin after the rounds of ``done``, which are none unless the run is resumed."""
 
-    def log(self, point: Point) -> None:
-        """Write one round."""
-        ...
+    def log(self, point: Point) -> None: ...
 
     def end(self, outcome: str) -> None:
-        """End: done, stopped or failed."""
-        ...
+        """``outcome`` is "done", "stopped" or "failed"."""
 
 
 def check_trackers(names: Sequence[str], folder: RunFolder) -> None:
-    """Refuse trackers that cannot work, before anything starts."""
+    """Refuse, before the run starts, trackers that cannot work."""
     if "tensorboard" in names:
         check_tensorboard(folder)
     if "mlflow" in names:
@@ -76,14 +72,13 @@ class Guarded:
         self._works = True
 
     def listen(self, event: Event) -> None:
-        """Hand on what the coordinator tells."""
         if event.kind == "start":
             done = [self._points.add(record) for record in self._folder.records(event.round)]
             self._logged = len(done)
             self._try(lambda: self._tracker.start(done))
         elif event.record is not None:
             point = self._points.add(event.record)
-            if point.number > self._logged:  # a round run again has the same numbers
+            if point.number > self._logged:  # a repeated round has the same numbers
                 self._logged = point.number
                 self._try(lambda: self._tracker.log(point))
 
