@@ -51,14 +51,14 @@ def _bars(target: Target, results: Sequence[Result]) -> Any:
     return figure
 
 
-def _plot(axes: object, result: Result) -> None:
+def _plot(axes: Any, result: Result) -> None:
     series = result["series"]
     if "eigenvectors" in series:
-        curves = {k: v for k, v in series.items() if k != "eigenvectors"}
-        for label, curve in curves.items():
-            axes.plot(series["eigenvectors"], curve, label=label)  # type: ignore[attr-defined]
+        for label, curve in series.items():
+            if label != "eigenvectors":
+                axes.plot(series["eigenvectors"], curve, label=label)
         return
     rounds = list(range(1, len(series["round"]) + 1))
     for task, losses in enumerate(zip(*series["test_loss_by_task"], strict=True)):
         label = f"{result['cell'].rpartition('/')[2]}, task {task + 1}"
-        axes.plot(rounds, losses, label=label)  # type: ignore[attr-defined]
+        axes.plot(rounds, losses, label=label)

@@ -67,10 +67,11 @@ def printed_costs(
 
 def measure(seed: int) -> dict[str, float]:
     """Return what a round of every method cost, in the units of ``printed_costs``."""
-    found: dict[str, float] = {}
-    for row, method in METHODS.items():
-        found |= {f"{row} {what}": round(x, 4) for what, x in measured_costs(method, seed).items()}
-    return found
+    return {
+        f"{row} {what}": round(cost, 4)
+        for row, method in METHODS.items()
+        for what, cost in measured_costs(method, seed).items()
+    }
 
 
 def measured_costs(method: Mapping[str, Any], seed: int) -> dict[str, float]:

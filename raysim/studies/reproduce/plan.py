@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ class Run:
 
     @property
     def title(self) -> str:
-        """How the run is called in messages."""
         return f"{self.cell.address} seed {self.seed}"
 
 
@@ -103,7 +102,9 @@ def _run(target: Target, cell: Cell, seed: int, scale: Scale, out: Path, force: 
     kind = target.kind if config is None else "training"
     job = {"kind": kind, "head": head, "goal": str(goal.resolve()), "force": force, **details}
     if config is not None:
-        job["run_dir"] = str((out / "runs" / _slug(cell, seed, config)).resolve())
+        # the same run of another table has the same folder
+        slug = f"{cell.address.replace('/', '-')}-seed{seed}-{config_digest(config)[:10]}"
+        job["run_dir"] = str((out / "runs" / slug).resolve())
         job["optimum"] = _optimum(target, cell, seed, scale, out)
     else:
         head["config"] = details["config"]
@@ -118,8 +119,7 @@ def _published(target: Target, cell: Cell) -> dict[str, Any] | None:
     if len(target.compares) > 1:
         own = {v: printed.get(f"{cell.address} {v}") for v in target.compares}
         return {name: value.mean for name, value in own.items() if value is not None} or None
-    found = printed.get(cell.address)
-    return None if found is None else {"mean": found.mean, "sd": found.sd}
+    return asdict(printed[cell.address]) if cell.address in printed else None
 
 
 def _details(
@@ -157,11 +157,6 @@ def _check_same(goal: Path, config: RunConfig | None, plain: Mapping[str, Any]) 
             f"{goal} was made with another config: {', '.join(changes)}; use another --out, or "
             "--force to run the selected cells again"
         )
-
-
-def _slug(cell: Cell, seed: int, config: RunConfig) -> str:
-    """Return the name of a run's folder; the same run of another table has the same."""
-    return f"{cell.address.replace('/', '-')}-seed{seed}-{config_digest(config)[:10]}"
 
 
 def _optimum(

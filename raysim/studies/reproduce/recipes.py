@@ -47,7 +47,6 @@ METHOD_SETTINGS: dict[str, Rows] = {name: paper.rows for name, paper in PAPERS.i
 
 
 def find_target(name: str) -> Target:
-    """Return the table or figure called ``name``."""
     if name not in TARGETS:
         raise ConfigError(
             f"there is no table or figure {name!r}{did_you_mean(name, list(TARGETS))}; "
@@ -117,9 +116,11 @@ def _paper_overrides(paper: str, cell: Cell, scale: Scale, base: str) -> list[st
 
 def _method_overrides(paper: str, row: str, scale: Scale, dataset: str = "") -> Sequence[str]:
     known = METHOD_SETTINGS.get(paper, {}).get(row, {})
-    method = known.get("method", (row,))[0]
     keys = ("both", scale, f"{scale}/{dataset}")
-    return [f"method={method}", *(change for key in keys for change in known.get(key, ()))]
+    return [
+        f"method={method_of(paper, row)}",
+        *(change for key in keys for change in known.get(key, ())),
+    ]
 
 
 def method_of(paper: str, row: str) -> str:

@@ -35,8 +35,8 @@ ENOUGH = 10  # eigenvectors, FB-NLL section V-A
 
 def measure(name: str, seed: int) -> dict[str, Any]:
     """Return the measured ``values`` of a table or figure by key, and its ``series`` if any."""
-    found = _MEASURES[name](seed=seed, **SETTINGS[name])
-    return {**found, "values": {key: round(r, 6) for key, r in found["values"].items()}}
+    measured = _MEASURES[name](seed=seed, **SETTINGS[name])
+    return {**measured, "values": {key: round(r, 6) for key, r in measured["values"].items()}}
 
 
 def datasets_of(name: str) -> list[Dataset]:
@@ -65,18 +65,23 @@ def table_ii(*, seed: int, images: int, rank: int, **how: int) -> dict[str, Any]
     animals = order[np.isin(labels[order], CIFAR10_ANIMALS)]
     picked = [vehicles[:images], vehicles[images : 2 * images]]
     picked += [animals[i * images : (i + 1) * images] for i in range(3)]
-    return _pairs([_hog_spectrum(pictures[np.sort(ids)], rank, how) for ids in picked])
+    return _pairs([spectrum(hog(pictures[np.sort(ids)], **how), rank=rank) for ids in picked])
 
 
 def table_vii(*, seed: int, images: int, rank: int, **how: int) -> dict[str, Any]:
     """Return the similarity of CIFAR-10 vehicles to CIFAR-100 vehicles and to its other classes."""
     rng = stream(seed, "table7")
     users = []
-    for dataset, classes in ((_dataset("cifar10"), CIFAR10_VEHICLES), (cifar100(), VEHICLES)):
-        users.append(_drawn(*_training_set(dataset), classes, images, rng))
-    users.append(_drawn(*_training_set(cifar100()), OTHERS, images, rng))
-    found = _pairs([_hog_spectrum(user, rank, how) for user in users])
-    return {"values": {pair: found["values"][pair] for pair in ("1-2", "1-3")}}
+    for dataset, classes in (
+        (_dataset("cifar10"), CIFAR10_VEHICLES),
+        (cifar100(), VEHICLES),
+        (cifar100(), OTHERS),
+    ):
+        pictures, labels = _training_set(dataset)
+        ids = np.flatnonzero(np.isin(labels, classes))
+        users.append(pictures[np.sort(rng.choice(ids, min(images, len(ids)), replace=False))])
+    similar = _pairs([spectrum(hog(user, **how), rank=rank) for user in users])["values"]
+    return {"values": {pair: similar[pair] for pair in ("1-2", "1-3")}}
 
 
 def figure_5(
@@ -143,22 +148,6 @@ def _training_set(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
         images = np.concatenate([images, store.test_images])
         labels = np.concatenate([labels, store.test_labels])
     return images, labels
-
-
-def _drawn(
-    images: np.ndarray,
-    labels: np.ndarray,
-    classes: Sequence[int],
-    count: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    ids = np.flatnonzero(np.isin(labels, classes))
-    chosen: np.ndarray = images[np.sort(rng.choice(ids, min(count, len(ids)), replace=False))]
-    return chosen
-
-
-def _hog_spectrum(images: np.ndarray, rank: int, how: dict[str, int]) -> Spectrum:
-    return spectrum(hog(images, **how), rank=rank)
 
 
 def _pairs(spectra: Sequence[Spectrum]) -> dict[str, Any]:

@@ -24,8 +24,6 @@ Rows = dict[str, dict[str, Overrides]]
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table."""
-
     dataset: str
     groups: int
     """Number of tasks; 0 where the columns are of another kind."""
@@ -63,7 +61,6 @@ class Target:
 
     @property
     def paper(self) -> str:
-        """Which paper it is in."""
         return self.name.partition("/")[0]
 
     @property
@@ -113,14 +110,13 @@ def printed_grid(
 
     A number is ``mean`` or ``mean ±sd``.
     """
-    found: dict[str, Published] = {}
+    grid: dict[str, Published] = {}
     for line in text.replace(" ±", "±").strip().splitlines():
         words = line.split()
         place, row, *numbers = words if not dataset else [dataset, *words]
         for column, number in zip(columns, numbers, strict=True):
-            if number == "-":
-                continue
-            mean, _, sd = number.partition("±")
-            address = f"{place}/{column}/{row} {value}".strip()
-            found[address] = Published(float(mean), float(sd) if sd else None)
-    return found
+            if number != "-":
+                mean, _, sd = number.partition("±")
+                address = f"{place}/{column}/{row} {value}".strip()
+                grid[address] = Published(float(mean), float(sd) if sd else None)
+    return grid

@@ -5,7 +5,6 @@ One run each; accuracies are means over the last ten rounds. The figures print n
 
 from __future__ import annotations
 
-from raysim.studies.reproduce.published import Published
 from raysim.studies.reproduce.tables import Overrides, Paper, Rows, Target, Value, printed_grid
 
 # All rows share ClipFL's loss, which is a setting of method clipfl: with nobody left out and nobody
@@ -62,13 +61,15 @@ for _pre in (30, 50, 80):
                 f"train.rounds={_rounds[_pre] + POST_ROUNDS[_scale]}",
             )
 RATES = tuple(f"0.{tenth}" for tenth in range(1, 10))
-FIGURE10_ROWS = tuple(f"clipfl_m{kept}_p{rate}" for kept in (3, 5) for rate in RATES)
-for _row in FIGURE10_ROWS:
-    _kept_text, _rate = _row.removeprefix("clipfl_m").split("_p")
-    ROWS[_row] = {
+FIGURE10_ROWS: Rows = {
+    f"clipfl_m{kept}_p{rate}": {
         "method": ("clipfl",),
-        "both": (f"method.kept={_kept_text}", f"method.prune_rate={_rate}"),
+        "both": (f"method.kept={kept}", f"method.prune_rate={rate}"),
     }
+    for kept in (3, 5)
+    for rate in RATES
+}
+ROWS |= FIGURE10_ROWS
 
 
 def _noise(rate: str, noisy: str) -> str:
@@ -124,14 +125,9 @@ fedavg+clipfl_synthetic 69.16 58.80 42.83 40.63 49.24 47.93 42.26 36.37
 """
 
 
-def _printed(text: str) -> dict[str, Published]:
-    """Return the numbers by cell; a printed column is (data set, split, noise)."""
-    places = [f"{place}/{mu}" for place in ORDER for mu in ("mu0.5", "mu0.8")]
-    found = printed_grid(text, places, dataset="-")
-    return {address.removeprefix("-/"): number for address, number in found.items()}
-
-
 def _table(number: int, title: str, text: str, value: Value = "last10") -> Target:
+    places = [f"{place}/{mu}" for place in ORDER for mu in ("mu0.5", "mu0.8")]
+    grid = printed_grid(text, places, dataset="-")  # a place names its data set itself
     return Target(
         f"clipfl/table{number}",
         title,
@@ -140,7 +136,7 @@ def _table(number: int, title: str, text: str, value: Value = "last10") -> Targe
         methods=tuple(line.split()[0] for line in text.strip().splitlines()),
         columns=SPLITS,
         compares=(value,),
-        printed=_printed(text),
+        printed={address.removeprefix("-/"): number for address, number in grid.items()},
     )
 
 
@@ -175,7 +171,7 @@ CLIPFL = Paper(
             ("iid/mu0.5", "iid/mu0.8"),
             ("last10", "noisy_clients"),
         ),
-        _figure(10, "share of clients pruned", FIGURE10_ROWS, ("iid/mu0.5",)),
+        _figure(10, "share of clients pruned", tuple(FIGURE10_ROWS), ("iid/mu0.5",)),
         _figure(11, "noise rate", ("fedavg", "fedavg+clipfl"), FIGURE11_COLUMNS),
     ),
     seeds=1,

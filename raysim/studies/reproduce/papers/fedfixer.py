@@ -5,9 +5,10 @@ Mean of five trials after the last round; Table 2 with its standard deviations.
 
 from __future__ import annotations
 
-from raysim.studies.reproduce.published import Published
 from raysim.studies.reproduce.tables import Overrides, Paper, Rows, Target, printed_grid
 
+_FEDCORR = ("method.iterations=5", "method.finetune_rounds=200")
+_FEDCORR_CLOTHING1M = ("method.relabel_ratio=0.8", "method.confidence=0.9")
 ROWS: Rows = {
     "fedavg": {"method": ("single",)},
     # The released code also decays weights by 0.001.
@@ -38,39 +39,25 @@ ROWS: Rows = {
     # FedFixer's tables"). A sweep counts as a round. Clothing1M: FedCorr's own T1 to T3, pi, theta.
     "fedcorr": {
         "both": ("method.mixup=0",),
-        "full/mnist": (
-            "train.rounds=405",
-            "method.iterations=5",
-            "method.finetune_rounds=200",
-        ),
-        "full/cifar10": (
-            "train.rounds=655",
-            "method.iterations=5",
-            "method.finetune_rounds=200",
-        ),
+        "full/mnist": ("train.rounds=405", *_FEDCORR),
+        "full/cifar10": ("train.rounds=655", *_FEDCORR),
         "full/clothing1m": (
-            "train.rounds=102",
-            "method.finetune_rounds=50",
-            "method.relabel_ratio=0.8",
-            "method.confidence=0.9",
+            *("train.rounds=102", "method.finetune_rounds=50"),
+            *_FEDCORR_CLOTHING1M,
         ),
         "small/mnist": ("method.iterations=2", "method.finetune_rounds=19"),
         "small/cifar10": ("method.iterations=2", "method.finetune_rounds=12"),
-        "small/clothing1m": (
-            "method.finetune_rounds=9",
-            "method.relabel_ratio=0.8",
-            "method.confidence=0.9",
-        ),
+        "small/clothing1m": ("method.finetune_rounds=9", *_FEDCORR_CLOTHING1M),
     },
     "without_distance": {"method": ("fedfixer",), "both": ("method.without=distance",)},
     "without_confidence": {"method": ("fedfixer",), "both": ("method.without=confidence",)},
     "without_alternation": {"method": ("fedfixer",), "both": ("method.without=alternation",)},
     "without_personal": {"method": ("fedfixer",), "both": ("method.without=personal",)},
 }
-_DUAL = ("fedfixer", *(row for row in ROWS if row.startswith("without_")))
-_CORES2 = ("cores2_local", "cores2_global")
+_WITHOUT = (row for row in ROWS if row.startswith("without_"))
+_SELECTING = ("fedfixer", *_WITHOUT, "cores2_local", "cores2_global")
 for _scale in ("full", "small"):  # zeta = eta / 2; beta = 1
-    for _row in (*_DUAL, *_CORES2):
+    for _row in _SELECTING:
         ROWS.setdefault(_row, {})[f"{_scale}/mnist"] = ("method.personal_lr=0.5",)
         ROWS.setdefault(_row, {})[f"{_scale}/clothing1m"] = ("method.confidence=1",)
 
@@ -96,10 +83,6 @@ for _p in ("0.3", "0.5", "0.7", "0.9"):
 
 NOISES = ("rho0_tau0", "rho0.5_tau0.3", "rho1_tau0.5")
 TABLE2_COLUMNS = tuple(f"{split}/{noise}" for split in ("iid", "noniid") for noise in NOISES)
-TABLE2_ROWS = (
-    *("cores2_local", "cores2_global", "fedavg", "fedprox"),
-    *("rfl", "mr", "fedcorr", "fedfixer"),
-)
 TABLE2 = """
 mnist   cores2_local  96.79±0.05 62.38±3.88 37.30±1.62 97.52±0.17 90.31±3.29 55.80±6.45
 mnist   cores2_global 98.05±0.05 97.39±0.13 80.98±4.78 97.46±0.53 97.38±0.12 87.45±0.48
@@ -129,7 +112,6 @@ mr 50.01
 fedfixer 70.52
 """
 TABLE4_COLUMNS = ("p0.3", "p0.5", "p0.7", "p0.9")
-TABLE4_ROWS = ("fedavg", "fedprox", "rfl", "mr", "fedcorr", "fedfixer")
 TABLE4 = """
 mnist   fedavg   92.20 95.45 95.53 95.14
 mnist   fedprox  91.91 93.51 94.89 90.39
@@ -155,55 +137,28 @@ without_personal    85.47 50.10 85.92 34.44
 
 
 def _table(
-    number: int,
-    title: str,
-    datasets: tuple[str, ...],
-    columns: tuple[str, ...],
-    printed: dict[str, Published],
+    number: int, title: str, columns: tuple[str, ...], text: str, dataset: str = ""
 ) -> Target:
+    """Return a table of one data set, or of the two that its lines name."""
+    printed = printed_grid(text, columns, dataset=dataset)
     rows = tuple(dict.fromkeys(address.rpartition("/")[2] for address in printed))
     return Target(
         f"fedfixer/table{number}",
         title,
         "accuracy",
-        datasets=datasets,
+        datasets=(dataset,) if dataset else ("mnist", "cifar10"),
         methods=rows,
         columns=columns,
         printed=printed,
     )
 
 
-_BOTH = ("mnist", "cifar10")
 FEDFIXER = Paper(
     targets=(
-        _table(
-            2,
-            "accuracy by noise (rho, tau)",
-            _BOTH,
-            TABLE2_COLUMNS,
-            printed_grid(TABLE2, TABLE2_COLUMNS),
-        ),
-        _table(
-            3,
-            "accuracy on Clothing1M",
-            ("clothing1m",),
-            ("noniid",),
-            printed_grid(TABLE3, ("noniid",), dataset="clothing1m"),
-        ),
-        _table(
-            4,
-            "accuracy by probability p of a class",
-            _BOTH,
-            TABLE4_COLUMNS,
-            printed_grid(TABLE4, TABLE4_COLUMNS),
-        ),
-        _table(
-            5,
-            "FedFixer without one of its parts",
-            ("cifar10",),
-            TABLE5_COLUMNS,
-            printed_grid(TABLE5, TABLE5_COLUMNS, dataset="cifar10"),
-        ),
+        _table(2, "accuracy by noise (rho, tau)", TABLE2_COLUMNS, TABLE2),
+        _table(3, "accuracy on Clothing1M", ("noniid",), TABLE3, "clothing1m"),
+        _table(4, "accuracy by probability p of a class", TABLE4_COLUMNS, TABLE4),
+        _table(5, "FedFixer without one of its parts", TABLE5_COLUMNS, TABLE5, "cifar10"),
     ),
     seeds=5,
     columns=COLUMNS,

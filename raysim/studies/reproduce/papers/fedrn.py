@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from raysim.studies.reproduce.passes import printed_costs
 from raysim.studies.reproduce.published import Published
-from raysim.studies.reproduce.tables import Overrides, Paper, Rows, Target, Value, printed_grid
+from raysim.studies.reproduce.tables import Overrides, Paper, Rows, Target, printed_grid
 
 ALPHAS = ("0.0", "0.2", "0.4", "0.6", "0.8", "1.0")
 ROWS: Rows = {
@@ -132,11 +132,7 @@ fedrn_alpha1.0 66.73 61.61 80.00 76.07
 
 
 def _table(
-    number: int,
-    title: str,
-    columns: tuple[str, ...],
-    text: str,
-    dataset: str = "cifar10",
+    number: int, title: str, columns: tuple[str, ...], text: str, dataset: str = "cifar10"
 ) -> Target:
     return Target(
         f"fedrn/table{number}",
@@ -149,33 +145,26 @@ def _table(
     )
 
 
-def _webvision() -> Target:
-    """Return Table 4, which has two numbers per cell."""
-    lines = [line.split() for line in TABLE4.strip().splitlines()]
-    values: tuple[Value, ...] = ("last", "top5")
-    printed = {
-        f"mini_webvision/s10/{row} {value}": Published(float(number))
-        for row, *numbers in lines
-        for value, number in zip(values, numbers, strict=True)
-    }
-    return Target(
-        "fedrn/table4",
-        "accuracy on mini-WebVision, top 1 and top 5",
-        "accuracy",
-        datasets=("mini_webvision",),
-        methods=tuple(row for row, *_ in lines),
-        columns=("s10",),
-        compares=values,
-        printed=printed,
-    )
-
-
+TABLE4_LINES = [line.split() for line in TABLE4.strip().splitlines()]
 _TWO = _grid(("s2", "dir0.5"), SYMMETRIC)
 FEDRN = Paper(
     targets=(
         _table(2, "accuracy on CIFAR-10", _grid(("s2", "s5", "dir0.5"), NOISES), TABLE2),
         _table(3, "accuracy on CIFAR-100", _grid(("s20",), NOISES), TABLE3, "cifar100"),
-        _webvision(),
+        Target(
+            "fedrn/table4",
+            "accuracy on mini-WebVision, top 1 and top 5",
+            "accuracy",
+            datasets=("mini_webvision",),
+            methods=tuple(row for row, *_ in TABLE4_LINES),
+            columns=("s10",),
+            compares=("last", "top5"),
+            printed={
+                f"mini_webvision/s10/{row} {value}": Published(float(number))
+                for row, *numbers in TABLE4_LINES
+                for value, number in zip(("last", "top5"), numbers, strict=True)
+            },
+        ),
         _table(5, "with and without tuning of heads", _grid(("s2",), SYMMETRIC), TABLE5),
         _table(6, "number of neighbours", _TWO, TABLE6),
         _table(7, "neighbours on CIFAR-100", _grid(("s20",), NOISES), TABLE7, "cifar100"),
