@@ -159,7 +159,7 @@ def project(features: Array, server_vectors: Array, labels: Array) -> Array:
 def apply_decisions(
     features: Array, labels: Array, decided: Mapping[int, int | None], server_vectors: Array
 ) -> tuple[Array, Array]:
-    """Return new labels and the phase that wrote each (lines 15-23).
+    """Return new labels and the phase that wrote each (lines 15-21).
 
     All decisions are made from the given labels and written at once: no sample is relabelled twice.
     Phase 2 uses all columns of ``server_vectors`` (C, D, L2).
@@ -170,7 +170,7 @@ def apply_decisions(
         if chosen is not None:
             new[old == label] = chosen  # Phase 1, line 16
             phase[old == label] = 1
-    open_ids = np.flatnonzero(phase == 2)  # Phase 2, lines 17-20
+    open_ids = np.flatnonzero(phase == 2)  # Phase 2, lines 17-21
     if len(open_ids) > 0:
         new[open_ids] = project(_take(features, open_ids), server_vectors, old[open_ids])
     return _labels_like(new, labels), _labels_like(phase, labels)

@@ -39,7 +39,7 @@ def sieved(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return whose CE(f(x), y) is at most the mean over c of CE(f(x), c), (N,).
 
     The sample sieve of CORES2, FedFixer Eq. 3 (which prints <). Only the mean has a floor, as in
-    training (models/losses.py).
+    training (``methods.cores2.confident_loss``).
     """
     from scipy.special import log_softmax
 
@@ -73,7 +73,7 @@ def clean_posterior(losses: np.ndarray, *, seed: int = 0, steps: int = 100) -> n
     mixture = GaussianMixture(
         n_components=2, max_iter=steps, tol=1e-2, reg_covar=5e-4, random_state=seed
     )
-    with one_thread(), warnings.catch_warnings():  # one: see upper_component
+    with one_thread(), warnings.catch_warnings():  # k-means adds over threads
         warnings.simplefilter("ignore", ConvergenceWarning)  # few steps are asked for
         posterior: np.ndarray = mixture.fit(scaled[:, None]).predict_proba(scaled[:, None])
     return posterior[:, int(np.argmin(mixture.means_[:, 0]))]

@@ -6,13 +6,14 @@ raysim/docs/sheets/fb_nll.md):
 =====================================  =========================================================
 Eq. 2, Algorithm 1 lines 4-7           ``core.spectra.spectrum``: covariance, top-q eigenpairs
 Eq. 3, Eq. 4, Eq. 5 (Procedure 1)      ``core.similarity``: ``response``, ``ratios``, ``relevance``
+                                       as printed; a run uses their float32 forms, same file
 Eq. 6, lines 8-17                      ``core.similarity.symmetric``; ``steps.grouping.exchange``
                                        sends the vectors round, ``steps.relevance`` is what the
                                        clients do
 line 18                                ``core.clustering.cluster``: HAC, cut into M groups
 line 20, Procedure 2                   ``steps.correction.correct_labels``; lines 2-6 and 11-21 at
                                        the client, 1 and 9-10 at the server
-Procedure 2, lines 14-16 (Phase 1)     ``core.relabeling.decide``
+Procedure 2, lines 14-16 (Phase 1)     ``core.relabeling.decide``, ``apply_decisions``
 Eq. 7, lines 17-21 (Phase 2)           ``core.relabeling.project``, ``apply_decisions``
 Algorithm 1, lines 22-32               ``steps.group_training.train_groups_by``; line 26 is
                                        ``steps.local_training.train_task``, line 30 the mean of
@@ -20,7 +21,7 @@ Algorithm 1, lines 22-32               ``steps.group_training.train_groups_by``;
 IFCA-PFL (Algorithm 2)                 ``methods.ifca``
 =====================================  =========================================================
 
-Deviations from the paper, each because it is silent:
+Deviations: where the paper is silent, and one guard of ours:
 - the rank q keeps eigenvalues above ``grouping.threshold`` of the largest, and all clients use
   the smallest count;
 - l, l2 and tau_sim are calibrated on the server's clean images unless set (``core.calibration``);

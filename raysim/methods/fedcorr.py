@@ -148,7 +148,7 @@ class FedCorr(InGroups):
         server = replace(context.config.server, weights=self.weights)
         return {"train": train, "server": server, **loss}
 
-    # ---- stage 1, steps 1 to 5: every client trains once ---------------------------------------
+    # ---- stage 1, steps 1 to 4: every client trains once ---------------------------------------
 
     def sweep(self, context: Context, state: State) -> State:
         """Visit every client once, ``sweep_fraction`` of its group at a time; add up their LID.

@@ -1,6 +1,6 @@
 """FedFixer: a global and a personal model pick clean samples for each other (Ji et al. 2024).
 
-Equations and Algorithm 1 are FedFixer's; the loss and the sieve (Eq. 3-6) are CORES2's and stand in
+Equations and Algorithm 1 are FedFixer's; the loss and the sieve (Eq. 3-6) are CORES2's, in
 cores2.py. w is the global model (network 0), theta the personal one (network 1).
 
 Deviations from the paper, each as in the authors' released code, which gives the printed numbers

@@ -189,7 +189,7 @@ def class_vectors_task(
 def relabel_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, dict[str, Any]]:
-    """Reply with the new labels: decide every local class, then write all at once (lines 11-23)."""
+    """Reply with the new labels: decide every local class, then write all at once (lines 11-21)."""
     before = current_labels(client, memory)
     features, labels = _features_and_labels(client, memory, arguments)
     vectors = on_device(arguments["subspaces"]["vectors"].astype(np.float64), arguments["arrays"])

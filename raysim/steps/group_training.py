@@ -81,7 +81,8 @@ def train_groups_by(
     handles = {g: state.models[group_model(g)] for g in sorted(set(groups.values()))}
     shared = {**local_arguments(context), **local}
     reduced = context.federation.reduce(task, groups=groups, each=each, models=handles, **shared)
-    means = {g: result.mean for g, result in reduced.groups.items()}  # line 30
+    # Line 30: summed in runtime/cohort.py, divided by core.aggregation.mean.
+    means = {g: result.mean for g, result in reduced.groups.items()}
     new = next_models(context.federation, config.server, models=state.models, means=means)
     context.record(loss=mean_loss(reduced.replies))
     observe_selected(context, reduced.replies)

@@ -153,7 +153,8 @@ def trained_model(
 ) -> tuple[Tree, TrainReport]:
     """Return the client's model after its local epochs from the model of its group.
 
-    ``loss`` and ``regulariser`` among the arguments are a method's own (models/losses.py).
+    ``loss`` and ``regulariser`` among the arguments are a method's own, such as
+    ``methods.rhfl.SymmetricCrossEntropy`` and ``methods.fedcorr.PullToReceived``.
     """
     with one_thread():
         return train_client(

@@ -2,7 +2,7 @@
 
 An object is complete or absent for every reader, whoever writes it and whenever it stops. What goes
 wrong is an ``OSError``, on a disk and on the network alike. Folders use plain paths: fsspec is
-imported only where a URL asks for it (``remote_storage.py``).
+imported only where a URL asks for it (``remote.py``).
 """
 
 from __future__ import annotations

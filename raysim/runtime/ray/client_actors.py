@@ -1,5 +1,7 @@
 """The client actors: one call per actor, work shared out, lost ones rebuilt, late ones left.
 
+raysim/README.md, "One Ray round, file by file", tells the whole story.
+
 ``ClientActor`` runs in a process of its own, on its CPU share or GPU slice; ``ClientActors`` is the
 driver's side.
 """
