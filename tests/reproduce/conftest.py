@@ -142,7 +142,7 @@ def as_process(tmp_path: Path) -> Callable[..., list[str]]:
         script = f"""
             import sys
             from raysim.config import bundled
-from raysim.studies.reproduce import recipes
+            from raysim.studies.reproduce import recipes
             from raysim.studies.reproduce.recipes import Target
             recipes.TARGETS[{target.name!r}] = {target!r}
             recipes.BASES["rcc-pfl", "digits", "full"] = {str(folder / "tiny.yaml")!r}
