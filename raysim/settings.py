@@ -16,6 +16,7 @@ import dataclasses
 import difflib
 import importlib
 import importlib.metadata
+import inspect
 import math
 import pkgutil
 import sys
@@ -67,8 +68,10 @@ class In:
         rule = f"must be in {self.interval}"
         if high == math.inf:
             rule = f"must be {'above' if self.interval[0] == '(' else 'at least'} {low:g}"
-            rule = "must not be negative" if self.interval == "[0, inf)" else rule
-            rule += "" if math.isfinite(value) else " and finite"
+            if not math.isfinite(value):
+                rule += " and finite"
+            elif self.interval == "[0, inf)":
+                rule = "must not be negative"
         rule += ", or null" if or_null else ""
         check(above and below, field, rule, got=value, do=self.do)
 
@@ -77,9 +80,10 @@ class In:
 def settings(cls: type[T]) -> type[T]:
     """Make ``cls`` a settings class: a frozen, keyword-only, slotted dataclass that is checked."""
     own = cls.__dict__.get("__post_init__")
+    rules = _declared(cls, sys._getframe(1).f_locals)
 
     def __post_init__(self: Any) -> None:
-        for name, rule, or_null in _declared(self.__class__):
+        for name, (rule, or_null) in self._intervals.items():
             value = getattr(self, name)
             if not (value is None and or_null):
                 rule.check(name, value, or_null=or_null)
@@ -88,22 +92,31 @@ def settings(cls: type[T]) -> type[T]:
 
     if own is not None or not hasattr(cls, "__post_init__"):
         cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
-    return dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
+    made = dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
+    made._intervals = rules  # type: ignore[attr-defined]
+    return made
 
 
-@cache
-def _declared(cls: Any) -> list[tuple[str, In, bool]]:
-    """Return every field of a settings class with an interval, and whether it may be null."""
-    rules: dict[str, tuple[str, In, bool]] = {}
-    for base in reversed(cls.__mro__):
-        for name, hint in vars(base).get("__annotations__", {}).items():
-            rules.pop(name, None)  # a subclass may declare a field anew
-            if isinstance(hint, str) and "In(" in hint:
-                hint = eval(hint, vars(sys.modules[base.__module__]))
-            for rule in getattr(hint, "__metadata__", ()):
+def _declared(cls: type[Any], names: Mapping[str, Any]) -> dict[str, tuple[In, bool]]:
+    """Return the interval of every field that declares one, and whether it may be null.
+
+    ``names`` are those known where the class is written.
+    """
+    rules: dict[str, tuple[In, bool]] = dict(getattr(cls, "_intervals", {}))  # of its bases
+    for field, hint in inspect.get_annotations(cls).items():
+        rules.pop(field, None)  # a subclass may declare a field anew
+        if isinstance(hint, str):
+            try:
+                hint = eval(hint, {**vars(sys.modules[cls.__module__]), **names})
+            except (NameError, TypeError, AttributeError):
+                continue  # a type that is known to type checkers only, or not yet
+        members = typing.get_args(hint)  # of a union, or an Annotated and its metadata
+        for part in (hint, *members):
+            for rule in getattr(part, "__metadata__", ()):
                 if isinstance(rule, In):
-                    rules[name] = name, rule, type(None) in typing.get_args(hint.__origin__)
-    return list(rules.values())
+                    inner = typing.get_args(part.__origin__)
+                    rules[field] = rule, type(None) in (*members, *inner)
+    return rules
 
 
 class Registry(Generic[T]):

@@ -58,6 +58,7 @@ class MoreShares(Shares):
         ({"rounds": 0}, "rounds must be at least 1, or null, got 0"),
         ({"step": 0}, "step must be above 0, got 0"),
         ({"step": math.inf}, "step must be above 0 and finite, got inf"),
+        ({"pull": math.inf}, "pull must be at least 0 and finite, got inf"),
         ({"pull": -1}, "pull must not be negative, got -1"),
     ],
 )
@@ -83,6 +84,36 @@ def test_a_subclass_keeps_declared_intervals_and_adds_checks_of_its_own():
         MoreShares(rate=2)
     with pytest.raises(SettingError, match="rounds must be at least 1"):
         MoreShares(rounds=0)
+
+
+Rate = Annotated[float, In("[0, 1]")]
+
+
+@settings
+class Aliased:
+    """Intervals behind a name of their own, and inside a union."""
+
+    rate: Rate = 0.5
+    other: Rate | None = None
+
+
+def test_an_interval_behind_a_name_or_in_a_union_is_checked():
+    assert Aliased(other=None).other is None
+    with pytest.raises(SettingError, match="rate must be in"):
+        Aliased(rate=7.0)
+    with pytest.raises(SettingError, match=r"other must be in .*, or null"):
+        Aliased(other=7.0)
+
+
+def test_an_interval_of_a_class_in_a_function_is_checked():
+    from raysim.settings import In as Interval
+
+    @settings
+    class Inner:
+        rate: Annotated[float, Interval("[0, 1]")] = 0.5
+
+    with pytest.raises(SettingError, match="rate must be in"):
+        Inner(rate=7.0)
 
 
 def empty_registry(home: str = "raysim.seeding") -> Registry:

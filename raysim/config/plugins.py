@@ -74,7 +74,7 @@ def _broken(name: str, wrong: BaseException) -> ConfigError:
 
 
 def _is_theirs(filename: str) -> bool:
-    ours = str(Path(__file__).resolve().parent)
+    ours = str(Path(__file__).resolve().parents[1])
     return not filename.startswith(("<frozen", ours)) and filename != importlib.__file__
 
 

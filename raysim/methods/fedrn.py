@@ -63,6 +63,7 @@ class FedRn(WarmedUp):
     """Which outputs on noise are compared (Eq. 5); the released code compares logits."""
     title: ClassVar[str] = "FedRN"
     refuses: ClassVar = (other_training,)
+    stateless: ClassVar[bool] = False  # the upload waits in scratch for ``kept_upload``
 
     # ---- at the server -------------------------------------------------------------------------
 

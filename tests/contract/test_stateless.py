@@ -11,6 +11,7 @@ REMEMBERING = {
     "clipfl": "trains in a map and sends what it trained after the scoring",
     "cores2_local": "memory says which samples were kept",
     "fedcorr": "memory holds losses and labels",
+    "fedrn": "the upload waits at the client until it is kept",
     "joint_optimization": "memory holds soft labels",
     "rhfl": "models stay in the clients' memory",
     "selfie": "memory holds the history of predictions",

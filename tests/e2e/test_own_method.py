@@ -158,6 +158,11 @@ def test_a_name_that_is_taken_is_refused(command, tmp_path):
         ("my_method", None, ["there is no module 'my_method'", "did you mean my_methods?"]),
         ("own_a", "import not_here\n", ["'own_a' raised", "No module named 'not_here'", "line 1"]),
         ("own_b", "x = 1\ny = 1 / 0\n", ["'own_b' raised ZeroDivisionError", "own_b.py, line 2"]),
+        (
+            "own_r",
+            "import numpy\nfrom raysim.core.clustering import cluster\ncluster(numpy.eye(3), 7)\n",
+            ["'own_r' raised", "own_r.py, line 3"],
+        ),
         ("own_c", "def f(:\n", ["'own_c' raised SyntaxError", "own_c.py"]),
         ("own_d", "import sys\nsys.exit(3)\n", ["'own_d' raised SystemExit: 3"]),
         ("my_methods.py", None, ["got 'my_methods.py'", "write my_methods"]),
