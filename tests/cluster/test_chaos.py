@@ -8,7 +8,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 CHAOS = """
 import itertools, random, signal, subprocess, threading, time, traceback
-import raysim.experiment as experiment
+import raysim.experiment.experiment as experiment
 
 ROUNDS, KILLS, SEED = 60, 50, 7
 LONG = [f"train.rounds={ROUNDS}", "train.epochs=300"]
