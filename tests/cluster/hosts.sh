@@ -104,10 +104,20 @@ wait_for_ssh() {
   return 1
 }
 
-names() { for pid in "$lab"/*/pid; do basename "$(dirname "$pid")"; done; }
+names() { for pid in "$lab"/*/pid; do [[ -f "$pid" ]] && basename "$(dirname "$pid")"; done; true; }
+
+# Take down what a run that was killed has left: its names would be taken.
+clear_away() {
+  local name
+  for name in $(ip netns list | awk -v tag="$tag-" 'index($1, tag) == 1 {print $1}'); do
+    ip netns pids "$name" | xargs -r kill -9 || true
+    ip netns del "$name"
+  done
+}
 
 up() {
   local count="$1" i
+  clear_away
   mkdir -p "$lab"
   chmod 700 "$lab"
   for key in key hostkey; do
@@ -127,9 +137,7 @@ down() {
   local name
   for name in $(names); do kill -9 "$(<"$lab/$name/pid")" 2>/dev/null || true; done
   sleep 0.5
-  for name in $(ip netns list | awk -v tag="$tag-" 'index($1, tag) == 1 {print $1}'); do
-    ip netns del "$name"
-  done
+  clear_away
   rm -f "$lab"/*/pid
 }
 
