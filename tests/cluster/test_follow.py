@@ -40,7 +40,7 @@ print(json.dumps({"code": job.wait(), "seen": seen, "err": err}))
 
 
 def test_ctrl_c_looks_away_and_the_job_goes_on(head):
-    line = ("quickstart", "name=away", "train.rounds=15", "train.epochs=20", "runtime.actors=2")
+    line = ("quickstart", "name=away", "train.rounds=15", "train.epochs=300", "runtime.actors=2")
     where = ("--follow", "--storage", head.storage, "--address", head.address)
 
     done = head.run(sys.executable, "-c", textwrap.dedent(CTRL_C), *line, *where)
