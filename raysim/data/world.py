@@ -183,6 +183,7 @@ class DriverData:
             self.split, self.noisy = self.given.split, self.given.labels
         else:
             self.split, self.noisy = self._drawn(config, seed)
+            self._check_tested()
 
     def _drawn(self, config: DataSettings, seed: int) -> tuple[Split, NoisyLabels]:
         """Return who holds what and with which labels, drawn from ``seed``."""
@@ -210,6 +211,20 @@ class DriverData:
             rngs=lambda client: stream(seed, "noise", client),
         )
         return split, noisy
+
+    def _check_tested(self) -> None:
+        """Refuse tasks that no test image belongs to: their clients would have no accuracy."""
+        found = set(np.unique(self.store.test_labels).tolist())
+        for k, task in enumerate(self.split.task_of):
+            classes = self.split.tasks[int(task)]
+            if found.isdisjoint(classes):
+                source = self.split.source
+                where = f"data.partition.path: split file {source}" if source else "data.partition"
+                names = ", ".join(self.store.class_names[c] for c in classes)
+                raise DataError(
+                    f"{where} gives client {k} the classes {names}, of which dataset "
+                    f"{self.store.name!r} has no test image; add test images, or use other tasks"
+                )
 
     @property
     def knows_labels(self) -> bool:

@@ -9,9 +9,12 @@ import zipfile
 import numpy as np
 import pytest
 
-from raysim.data.noise import FileNoise, NoisyLabels, Uniform
+from raysim import load_config, run
+from raysim.data.datasets import DATASETS
+from raysim.data.noise import FileNoise, NoisyLabels, NoNoise, Uniform
 from raysim.data.partition import FilePartition, TaskPartition
 from raysim.data.split_file import export_split, read_split
+from raysim.data.store import materialise
 from raysim.errors import ConfigError, DataError, OutputError
 from raysim.seeding import stream
 
@@ -164,6 +167,84 @@ def test_another_number_of_server_images_is_refused(made, tmp_path):
 def test_ids_outside_the_training_set_are_refused(made, tmp_path):
     with pytest.raises(DataError, match="is outside the 500 training samples"):
         load(write(tmp_path / "split.npz", made), labels=LABELS[:500])
+
+
+def export_half_tested(folder):
+    """Export a split of a dataset whose test images are all of even digits."""
+    rng = stream(0, "test.images")
+    evens = np.array([0, 2, 4, 6, 8])
+    np.savez(
+        folder / "mnist.npz",
+        x_train=rng.integers(0, 256, (60, 28, 28), np.uint8),
+        y_train=np.arange(60) % 10,
+        x_test=rng.integers(0, 256, (10, 28, 28), np.uint8),
+        y_test=np.repeat(evens, 2),
+    )
+    labels = np.arange(60) % 10
+    split = TaskPartition(clients=2, groups=1, impurity_rate=0.0).make_split(
+        labels, classes=10, task_table=lambda m: None, per_class=1, rng=stream(0, "partition")
+    )
+    noisy = NoNoise().corrupt(labels, split, classes=10, rngs=lambda k: stream(0, "noise", k))
+    digest = materialise(DATASETS.get("mnist")(), str(folder)).digest
+    path = folder / "split.npz"
+    export_split(path, split=split, noisy=noisy, dataset="mnist", digest=digest, seed=0)
+    return path
+
+
+def config_of(path, folder):
+    return load_config(
+        "quickstart",
+        [
+            "data.dataset=mnist",
+            f"data.root={folder}",
+            f"data.partition={{kind: file, path: {path}}}",
+            "data.noise=file",
+            "data.server.per_class=1",
+            "method=single",
+            "train.rounds=1",
+            "runtime.kind=local",
+            f"output={folder / 'run'}",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("second_task", "says"),
+    [
+        (
+            [1, 3],
+            "data.partition.path: split file {path} gives client 1 the classes 1, 3, of which "
+            "dataset 'mnist' has no test image; add test images, or use other tasks",
+        ),
+        (
+            [4, 57],
+            "data.partition.path: split file {path} names class 57, got a dataset with the "
+            "classes 0 to 9; export the split again",
+        ),
+    ],
+)
+def test_tasks_without_test_images_are_refused_before_the_start(
+    own_cache, tmp_path, second_task, says
+):
+    path = export_half_tested(tmp_path)
+    tasks = np.array([0, 2, *second_task])
+    rewrite(path, tasks=tasks, task_offsets=np.array([0, 2, 4]), task_of=np.array([0, 1]))
+
+    with pytest.raises(DataError) as error:
+        run(config_of(path, tmp_path))
+
+    assert str(error.value) == says.format(path=path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_class_without_test_images_may_share_a_task_with_one_that_has_some(own_cache, tmp_path):
+    path = export_half_tested(tmp_path)
+    tasks = np.array([0, 1, 2, 3])
+    rewrite(path, tasks=tasks, task_offsets=np.array([0, 2, 4]), task_of=np.array([0, 1]))
+
+    result = run(config_of(path, tmp_path))
+
+    assert 0.0 <= result.accuracy <= 1.0
 
 
 def test_missing_file(tmp_path):

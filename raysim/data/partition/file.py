@@ -49,6 +49,12 @@ class FilePartition:
                 f"{stored.dataset!r} with digest {stored.digest!r}, got a dataset with digest "
                 f"{digest!r}; use the dataset it was made from, or export the split again"
             )
+        unknown = [c for task in stored.split.tasks for c in task if not 0 <= c < classes]
+        if unknown:
+            raise DataError(
+                f"data.partition.path: split file {self.path} names class {unknown[0]}, got a "
+                f"dataset with the classes 0 to {classes - 1}; export the split again"
+            )
         check_split(stored.split, labels)
         counts = np.bincount(labels[stored.split.server_ids], minlength=classes)
         wrong = np.flatnonzero(counts != per_class)
