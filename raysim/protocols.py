@@ -162,6 +162,23 @@ class Handle(Protocol):
         ...
 
 
+class OwnModels(dict[GroupId, Handle]):
+    """Models by group, of which a client's task reads only that of its own group.
+
+    So an actor is sent the models of the groups that it hosts in a call, and fetches no others.
+    """
+
+    def __init__(
+        self, models: Mapping[GroupId, Handle], groups: Mapping[ClientId, GroupId]
+    ) -> None:
+        super().__init__(models)
+        self._groups = groups
+
+    def only(self, clients: Iterable[ClientId]) -> dict[GroupId, Handle]:
+        """Return the models of the groups of some clients."""
+        return {g: self[g] for g in sorted({self._groups[k] for k in clients})}
+
+
 @dataclass(frozen=True)
 class GroupResult:
     """What ``reduce`` gives for one group that had at least one contribution."""

@@ -34,7 +34,17 @@ from raysim.methods.method import (
 )
 from raysim.models.evaluation import sample_losses
 from raysim.models.losses import PLAIN, SmoothedCrossEntropy
-from raysim.protocols import Client, ClientId, Context, Contribution, Stage, State, Tree, stateless
+from raysim.protocols import (
+    Client,
+    ClientId,
+    Context,
+    Contribution,
+    OwnModels,
+    Stage,
+    State,
+    Tree,
+    stateless,
+)
 from raysim.seeding import stream
 from raysim.settings import In, settings
 from raysim.steps.correction import CorrectionSettings
@@ -207,7 +217,7 @@ class FedCorr(InGroups):
                 self.replace_own_labels,
                 on=noisy,
                 each={k: {"group": state.groups[k], "noise_level": levels[str(k)]} for k in noisy},
-                models=handles,
+                models=OwnModels(handles, state.groups),
                 ratio=ratio,
                 model=context.config.model,
                 kernel=context.config.train.kernel,

@@ -95,8 +95,10 @@ class Cohort:
         self._rewind(call.number)
         if call.guests:
             return self._with_guests(call, guests or {}).run(replace(call, guests=()), resolve)
-        shared = resolve(call.shared)
-        arguments = {k: self._arguments(call, k, shared, resolve) for k in call.on}
+        shared, each = resolve((call.shared, {k: call.each.get(k, {}) for k in call.on}))
+        groups = call.groups or {}
+        own = {k: {"group": groups[k]} if k in groups else {} for k in call.on}
+        arguments = {k: {**shared, **each[k], **own[k]} for k in call.on}
         sums: dict[GroupId, Accumulator] = {}
         with one_thread():
             together = self._together(call, arguments, sums)
@@ -160,14 +162,6 @@ class Cohort:
         together._clients.update({k: self._clients[k] for k in own})
         together._memory.update({k: self._memory[k] for k in own})
         return together
-
-    @staticmethod
-    def _arguments(
-        call: Call, k: ClientId, shared: dict[str, Any], resolve: Callable[[Any], Any]
-    ) -> dict[str, Any]:
-        own = resolve(call.each[k]) if k in call.each else {}
-        group = {} if call.groups is None else {"group": call.groups[k]}
-        return {**shared, **own, **group}
 
     def _one_by_one(
         self, call: Call, arguments: Mapping[ClientId, Any], sums: dict[GroupId, Accumulator]
@@ -300,16 +294,31 @@ def merge_shards(
     return merged
 
 
-def resolve_with(fetch: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], Any]:
-    """Return a function that replaces handles of class ``kind`` in dicts, lists and tuples."""
+def resolve_with(fetch: Callable[[list[Any]], list[Any]], kind: type[Any]) -> Callable[[Any], Any]:
+    """Return a function that replaces handles of class ``kind`` in dicts, lists and tuples.
+
+    All of them are fetched at once, and one that stands in several places only once.
+    """
+
+    def handles(value: Any) -> Iterator[Any]:
+        if isinstance(value, kind):
+            yield value
+        elif isinstance(value, Mapping | list | tuple):
+            for item in value.values() if isinstance(value, Mapping) else value:
+                yield from handles(item)
+
+    def replaced(value: Any, trees: Mapping[Any, Any]) -> Any:
+        if isinstance(value, kind):
+            return trees[id(value)]
+        if isinstance(value, Mapping):
+            return {key: replaced(item, trees) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(replaced(item, trees) for item in value)
+        return value
 
     def resolve(value: Any) -> Any:
-        if isinstance(value, kind):
-            return fetch(value)
-        if isinstance(value, Mapping):
-            return {key: resolve(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(resolve(item) for item in value)
-        return value
+        found = {id(handle): handle for handle in handles(value)}
+        trees = fetch(list(found.values())) if found else []
+        return replaced(value, dict(zip(found, trees, strict=True)))
 
     return resolve

@@ -44,7 +44,7 @@ def _kept(tree: dict[str, np.ndarray]) -> LocalHandle:
     return LocalHandle(tree)
 
 
-_resolve = resolve_with(lambda handle: handle.tree, LocalHandle)
+_resolve = resolve_with(lambda handles: [handle.tree for handle in handles], LocalHandle)
 
 
 class LocalFederation:

@@ -12,7 +12,7 @@ import numpy as np
 
 from raysim.core.selection import sieved
 from raysim.models.evaluation import score, top_accuracy
-from raysim.protocols import Client, ClientId, Context, State, Tree
+from raysim.protocols import Client, ClientId, Context, OwnModels, State, Tree
 from raysim.settings import check, settings
 from raysim.steps.local_training import client_logits
 
@@ -50,7 +50,9 @@ def evaluate_clients(context: Context, state: State) -> None:
         evaluate_task,
         on=sorted(first.values()),
         each=each,
-        models={g: state.models[f"group/{g}"] for g in needed},
+        models=OwnModels(
+            {g: state.models[f"group/{g}"] for g in needed}, {k: g for (g, _), k in first.items()}
+        ),
         model=context.config.model,
         kernel=context.config.train.kernel,
         classes=context.classes,
@@ -65,11 +67,11 @@ def judge_labels(context: Context, state: State) -> None:
     A label is taken for right if its loss is at most the mean over all classes (FedFixer Eq. 3;
     raysim/docs/sheets/metrics.md, "F-score of clean samples").
     """
-    each = {k: {"own_group": state.groups[k]} for k in context.federation.clients}
+    groups = {k: state.groups[k] for k in context.federation.clients}
     masks = context.federation.map(
         judge_task,
-        each=each,
-        models={g: state.models[f"group/{g}"] for g in sorted(set(state.groups.values()))},
+        each={k: {"own_group": g} for k, g in groups.items()},
+        models=OwnModels({g: state.models[f"group/{g}"] for g in set(groups.values())}, groups),
         model=context.config.model,
         kernel=context.config.train.kernel,
         classes=context.classes,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from raysim.models.params import initial_tree
-from raysim.protocols import ClientId, Context, State, Task
+from raysim.protocols import ClientId, Context, OwnModels, State, Task
 from raysim.steps.evaluation import evaluate_clients, is_due, judge_labels
 from raysim.steps.local_training import participants, train_task
 from raysim.steps.server import SCALAR_BYTES, group_model, next_models
@@ -80,7 +80,8 @@ def train_groups_by(
     groups = {k: state.groups[k] for k in chosen}
     handles = {g: state.models[group_model(g)] for g in sorted(set(groups.values()))}
     shared = {**local_arguments(context), **local}
-    reduced = context.federation.reduce(task, groups=groups, each=each, models=handles, **shared)
+    own = OwnModels(handles, groups)
+    reduced = context.federation.reduce(task, groups=groups, each=each, models=own, **shared)
     # Line 30: summed in runtime/cohort.py, divided by core.aggregation.mean.
     means = {g: result.mean for g, result in reduced.groups.items()}
     new = next_models(context.federation, config.server, models=state.models, means=means)

@@ -118,18 +118,21 @@ def test_actors_are_made_from_small_values_without_truth(ray_session, monkeypatc
     config = load_config("quickstart", LOGISTIC)
     data = DriverData(config.data, config.seed)
 
-    import ray
-
     class Spy:
-        """Stands in for an actor class and keeps what it would be made from."""
+        """Stands in for an actor class and its actors; keeps what they would be made from."""
+
+        def __getattr__(self, _):
+            return self
 
         def options(self, **_):
             return self
 
         def remote(self, *arguments, **named):
             sent.append(cloudpickle.dumps((arguments, named)))
+            return self
 
-    monkeypatch.setattr(ray, "remote", lambda cls: Spy())
+    for module in ("client_actors", "servers"):
+        monkeypatch.setattr(f"raysim.runtime.ray.{module}._Remote", Spy())
     make_federation(config, data)
 
     blob = b"".join(sent)

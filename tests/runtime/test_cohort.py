@@ -108,12 +108,21 @@ def test_scratch_stays_between_calls_and_is_private():
 
 
 def test_handles_are_resolved_wherever_they_are():
-    resolve = resolve_with(lambda handle: handle.value, SimpleNamespace)
-    handle = SimpleNamespace(value="tree")
+    fetched = []
 
-    found = resolve({"a": handle, "b": [1, (handle,)], "c": {"d": handle}, "e": "plain"})
+    def fetch(handles):
+        fetched.append([handle.value for handle in handles])
+        return fetched[-1]
 
-    assert found == {"a": "tree", "b": [1, ("tree",)], "c": {"d": "tree"}, "e": "plain"}
+    resolve = resolve_with(fetch, SimpleNamespace)
+    handle, other = SimpleNamespace(value="tree"), SimpleNamespace(value="other")
+
+    found = resolve({"a": handle, "b": [1, (handle,)], "c": {"d": other}, "e": "plain"})
+
+    assert found == {"a": "tree", "b": [1, ("tree",)], "c": {"d": "other"}, "e": "plain"}
+    assert fetched == [["tree", "other"]]  # in one go, each of them once
+    assert resolve({"e": "plain"}) == {"e": "plain"}
+    assert len(fetched) == 1  # nothing to ask for
 
 
 # ---- memory ----------------------------------------------------------------------------------

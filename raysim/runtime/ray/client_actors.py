@@ -23,7 +23,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from raysim.core.aggregation import mean
 from raysim.errors import ClientFailed, WorkerLost
-from raysim.protocols import ClientId, ClientRecord, Tree, Where, WorldSpec
+from raysim.protocols import ClientId, ClientRecord, OwnModels, Tree, Where, WorldSpec
 from raysim.runtime.cohort import Call, Cohort, resolve_with
 from raysim.runtime.placement import Plan, RuntimeSettings, share_out
 from raysim.runtime.ray.connection import on_node
@@ -39,6 +39,8 @@ from raysim.runtime.ray.failures import (
 log = logging.getLogger(__name__)
 AGAIN_S = 1.0
 """Pause before a call goes out again to an actor that was out of reach."""
+TOGETHER_S = 0.01
+"""How long to gather answers that come soon after the first."""
 
 
 # ---- in the actor's process ------------------------------------------------------------------
@@ -52,9 +54,10 @@ class RayHandle:
     nbytes: int
 
 
-def fetch(handle: RayHandle) -> Any:
-    """Return the tree behind a handle."""
-    return ray.get(handle.ref)
+def fetch(handles: Sequence[RayHandle]) -> list[Any]:
+    """Return the trees behind handles."""
+    trees: list[Any] = ray.get([handle.ref for handle in handles])
+    return trees
 
 
 resolve = resolve_with(fetch, RayHandle)
@@ -112,6 +115,10 @@ class ClientActor:
 
     def describe(self) -> dict[str, Any]:
         return describe_process()
+
+
+_Remote = ray.remote(ClientActor)
+"""Made once, so that Ray pickles and exports the class once and not for every actor."""
 
 
 def describe_process() -> dict[str, Any]:
@@ -175,21 +182,22 @@ class ClientActors:
         parts: list[tuple[Call, list[Any]]] = []
         patience = Patience(call, self._runtime)
         while pending:
-            ready, _ = ray.wait(list(pending), num_returns=1, timeout=patience.left(replies))
+            ready = _answered(list(pending), patience.left(replies))
             if not ready:
                 self._leave([(cohort, calls[cohort]) for cohort, _ in pending.values()])
                 break
-            cohort, refs = pending.pop(ready[0])
-            answer = self._answer(cohort, calls[cohort], ready[0])
-            if answer is not None:
-                replies.update(answer)
-                parts.append((calls[cohort], refs[1:]))
-            elif patience.left(replies) == 0.0:
-                self._miss(cohort, calls[cohort])
-            else:
-                again = calls[cohort]
-                refs = self._submit(cohort, again, num_servers, self._lent(again.guests))
-                pending[refs[0]] = (cohort, refs)
+            for ref in ready:
+                cohort, refs = pending.pop(ref)
+                answer = self._answer(cohort, calls[cohort], ref)
+                if answer is not None:
+                    replies.update(answer)
+                    parts.append((calls[cohort], refs[1:]))
+                elif patience.left(replies) == 0.0:
+                    self._miss(cohort, calls[cohort])
+                else:
+                    again = calls[cohort]
+                    refs = self._submit(cohort, again, num_servers, self._lent(again.guests))
+                    pending[refs[0]] = (cohort, refs)
         return dict(sorted(replies.items())), parts
 
     def ask_all(self, method: str, *arguments: Any, where: Where | None) -> list[Any]:
@@ -251,6 +259,10 @@ class ClientActors:
             cohort: replace(
                 call,
                 on=tuple(own),
+                shared={
+                    name: value.only(own) if isinstance(value, OwnModels) else value
+                    for name, value in call.shared.items()
+                },
                 each={k: call.each[k] for k in own if k in call.each},
                 groups=None if call.groups is None else {k: call.groups[k] for k in own},
                 guests=tuple(self._record[k] for k in own if self._home[k] != cohort),
@@ -380,7 +392,7 @@ class ClientActors:
 
     def _new(self, cohort: int, strategy: Any) -> Any:
         share = self._runtime.per_actor
-        cls = ray.remote(ClientActor).options(
+        cls = _Remote.options(
             num_cpus=share.cpus,
             num_gpus=share.gpus,
             max_restarts=0,
@@ -408,6 +420,14 @@ class ClientActors:
         pinned = f"{share.cpus:g} CPU" + (f" {share.gpus:g} GPU" if share.gpus else "")
         count = len(self._cohorts[cohort])
         return {"role": "clients", **fact, "share": pinned, "clients": count}
+
+
+def _answered(refs: list[Any], timeout: float | None) -> list[Any]:
+    """Return all that is there once the first is: a wait for each would look at all every time."""
+    ready, waiting = ray.wait(refs, num_returns=1, timeout=timeout)
+    if ready and waiting:
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=TOGETHER_S)
+    return list(ready)
 
 
 class Patience:

@@ -150,7 +150,7 @@ class RayFederation:
     def get(self, handle: Handle) -> Tree:
         assert isinstance(handle, RayHandle)
         try:
-            tree: Tree = fetch(handle)
+            tree: Tree = fetch([handle])[0]
         except (*LOST, *FAILED) as wrong:
             raise original(wrong) from wrong
         return tree

@@ -67,6 +67,9 @@ class ParameterServer:
         return describe_process()
 
 
+_Remote = ray.remote(ParameterServer)
+
+
 def _merged(parts: Sequence[ExactSum]) -> ExactSum:
     total = Accumulator()
     for part in parts:
@@ -119,7 +122,7 @@ class Servers:
 
 def _new(strategy: Any) -> Any:
     options = {"num_cpus": 0, "num_gpus": 0, "max_restarts": 0, "scheduling_strategy": strategy}
-    return ray.remote(ParameterServer).options(**options, enable_task_events=False).remote()
+    return _Remote.options(**options, enable_task_events=False).remote()
 
 
 def _row(fact: dict[str, Any]) -> dict[str, Any]:
