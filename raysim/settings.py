@@ -23,7 +23,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Generic, TypeVar, dataclass_transform
+from typing import Any, Generic, Literal, TypeVar, dataclass_transform
 
 from raysim.errors import ConfigError
 
@@ -204,3 +204,104 @@ def did_you_mean(word: str, known: list[str]) -> str:
     """Return "; did you mean x?" for the closest known word, or nothing."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+# ---- settings that several rooms read -----------------------------------------------------
+
+SMALLEST_SHARE = 0.0001
+"""Ray counts resources in ten-thousandths."""
+
+
+@settings
+class ShareSettings:
+    """What one client actor is pinned to."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("cpus", self.cpus), ("gpus", self.gpus)):
+            check(math.isfinite(value), name, "must be finite", got=value)
+            check(value >= 0, name, "must not be negative", got=value)
+            fine = math.isclose(value, round(value, 4), rel_tol=0, abs_tol=1e-9)
+            check(fine, name, f"cannot be finer than {SMALLEST_SHARE}", got=value)
+        whole = self.gpus <= 1 or float(self.gpus).is_integer()
+        check(whole, "gpus", "above 1 must be a whole number of GPUs", got=self.gpus)
+        check(self.cpus >= 0.001, "cpus", "must be at least 0.001", got=self.cpus)
+
+
+@settings
+class RuntimeSettings:
+    """Where the clients live. Only a deadline changes a result, since it depends on the clock."""
+
+    kind: Literal["auto", "local", "ray"] = "auto"
+    address: str | None = None
+    """Ray cluster to join ("auto" or host:port); null: RAY_ADDRESS, else one on this machine."""
+    actors: int | Literal["auto"] = "auto"
+    """Client actors; auto: as many as the resources hold, at most one per client."""
+    per_actor: ShareSettings = ShareSettings()
+    servers: int = 1
+    """Parameter-server actors; group m lives on server m mod servers."""
+    max_restarts: int = 3
+    """How often one actor may be rebuilt between two commits before the run gives up."""
+    start_timeout_s: float = 60.0
+    """How long actors may take to start, and how long to wait for resources held by others."""
+    round_deadline_s: float | None = None
+    """After this time a round of training goes on without slow actors; null: wait for all.
+
+    Who is late depends on the machine, so that such a run cannot be repeated bit by bit. Refused
+    without actors, and for methods whose clients keep something from their training."""
+    quorum: float = 1.0
+    """Share of a round's clients that must have answered before slow ones are left behind."""
+
+    def __post_init__(self) -> None:
+        ok = self.actors == "auto" or self.actors >= 1
+        check(ok, "actors", "must be auto or at least 1", got=self.actors)
+        check(self.servers >= 1, "servers", "must be at least 1", got=self.servers)
+        check(self.max_restarts >= 0, "max_restarts", "must not be negative", got=self.max_restarts)
+        check(
+            self.start_timeout_s > 0,
+            "start_timeout_s",
+            "must be positive",
+            got=self.start_timeout_s,
+        )
+        check(0 < self.quorum <= 1, "quorum", "must be in (0, 1]", got=self.quorum)
+        deadline = self.round_deadline_s
+        if deadline is not None:
+            check(deadline > 0, "round_deadline_s", "must be positive", got=deadline)
+            check(
+                self.quorum < 1,
+                "quorum",
+                "must be below 1 with round_deadline_s, else nobody can be left behind",
+                got=self.quorum,
+                do="lower it, or drop round_deadline_s",
+            )
+        check(
+            deadline is not None or self.quorum == 1,
+            "quorum",
+            "below 1 needs round_deadline_s: how long to wait for the others",
+            got=self.quorum,
+            do="set round_deadline_s",
+        )
+        remote = self.address is None or self.kind != "local"
+        check(remote, "address", "has no meaning with kind: local", got=self.address, do="drop it")
+
+    def check_deadline(self, method: str, stateless: bool | None) -> None:
+        """Refuse a deadline that nothing would come of.
+
+        ``stateless``: whether clients keep nothing from their training; None where a method does
+        not say, then the first task that is waited for is refused.
+        """
+        deadline = f"runtime.round_deadline_s is {self.round_deadline_s}"
+        if self.round_deadline_s is not None and self.kind == "local":
+            raise ConfigError(
+                f"{deadline}, but runtime.kind is local: one process waits for all its clients; "
+                "set runtime.kind to ray or auto, or drop runtime.round_deadline_s and "
+                "runtime.quorum"
+            )
+        if self.round_deadline_s is not None and stateless is False:
+            raise ConfigError(
+                f"{deadline}, but clients of {method} keep something from their training, so that "
+                "no round can go on without one of them; drop runtime.round_deadline_s and "
+                "runtime.quorum, or choose a method like single"
+            )

@@ -26,8 +26,15 @@ from raysim.models.forms import closed_form
 from raysim.models.training import TrainSettings
 from raysim.models.zoo import MODELS, Model
 from raysim.protocols import MethodLike
-from raysim.runtime.placement import RuntimeSettings
-from raysim.settings import Registry, SettingError, check, choice, did_you_mean, settings
+from raysim.settings import (
+    Registry,
+    RuntimeSettings,
+    SettingError,
+    check,
+    choice,
+    did_you_mean,
+    settings,
+)
 from raysim.steps.arrays import Arrays
 from raysim.steps.correction import CorrectSettings
 from raysim.steps.evaluation import EvaluateSettings

@@ -12,7 +12,7 @@ import pytest
 from raysim.errors import DataError
 from raysim.protocols import ClientRecord
 from raysim.runtime.local import LocalFederation
-from raysim.runtime.placement import RuntimeSettings, ShareSettings
+from raysim.settings import RuntimeSettings, ShareSettings
 
 SIZES = (5, 1, 9, 3, 7)
 

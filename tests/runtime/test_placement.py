@@ -12,15 +12,13 @@ import pytest
 from raysim.errors import ConfigError, EnvironmentNotFit
 from raysim.runtime.placement import (
     Node,
-    RuntimeSettings,
-    ShareSettings,
     balance,
     describe_plan,
     plan,
     share_out,
     spread,
 )
-from raysim.settings import SettingError
+from raysim.settings import RuntimeSettings, SettingError, ShareSettings
 
 
 def share(cpus: float = 1.0, gpus: float = 0.0) -> ShareSettings:

@@ -6,10 +6,10 @@ import pytest
 
 from raysim.errors import EnvironmentNotFit
 from raysim.runs.record import RoundRecord
-from raysim.runtime.placement import RuntimeSettings
 from raysim.runtime.ray import connection as session
 from raysim.runtime.ray.connection import connect, find_cluster
 from raysim.runtime.ray.metrics import Totals
+from raysim.settings import RuntimeSettings
 
 NOBODY = "127.0.0.1:1"
 

@@ -25,7 +25,7 @@ from raysim.core.aggregation import mean
 from raysim.errors import ClientFailed, WorkerLost
 from raysim.protocols import ClientId, ClientRecord, OwnModels, Tree, Where, WorldSpec
 from raysim.runtime.cohort import Call, Cohort, resolve_with
-from raysim.runtime.placement import Plan, RuntimeSettings, share_out
+from raysim.runtime.placement import Plan, share_out
 from raysim.runtime.ray.connection import on_node
 from raysim.runtime.ray.failures import (
     FAILED,
@@ -35,6 +35,7 @@ from raysim.runtime.ray.failures import (
     original,
     refuse_lost_objects,
 )
+from raysim.settings import RuntimeSettings
 
 log = logging.getLogger(__name__)
 AGAIN_S = 1.0

@@ -14,7 +14,8 @@ from ray.exceptions import AuthenticationError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysim.errors import EnvironmentNotFit
-from raysim.runtime.placement import Node, RuntimeSettings
+from raysim.runtime.placement import Node
+from raysim.settings import RuntimeSettings
 
 KNOCK_S = 5.0
 """How long an address may take to accept a connection."""

@@ -29,11 +29,12 @@ from raysim.protocols import (
     WorldSpec,
 )
 from raysim.runtime.cohort import Call, merge_shards
-from raysim.runtime.placement import RuntimeSettings, plan
+from raysim.runtime.placement import plan
 from raysim.runtime.ray.client_actors import ClientActors, RayHandle, fetch
 from raysim.runtime.ray.connection import connect, nodes
 from raysim.runtime.ray.failures import FAILED, LOST, original
 from raysim.runtime.ray.servers import Servers
+from raysim.settings import RuntimeSettings
 
 
 class RayFederation:

@@ -25,8 +25,9 @@ from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayError
 
 from raysim.errors import EnvironmentNotFit, OutputError, RaysimError
-from raysim.runtime.placement import Node, RuntimeSettings
+from raysim.runtime.placement import Node
 from raysim.runtime.ray.connection import connect, nodes, run_on
+from raysim.settings import RuntimeSettings
 from raysim.storage.objects import Storage, absolute, open_storage, place, reason, remedy
 
 ANSWER_S = 120.0

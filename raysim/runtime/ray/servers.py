@@ -17,10 +17,11 @@ from raysim.core.aggregation import Accumulator, ExactSum, mean, weight_of
 from raysim.core.threads import one_thread
 from raysim.protocols import Where
 from raysim.runtime.cohort import run_at_server
-from raysim.runtime.placement import Node, RuntimeSettings
+from raysim.runtime.placement import Node
 from raysim.runtime.ray.client_actors import describe_process, resolve
 from raysim.runtime.ray.connection import on_node
 from raysim.runtime.ray.failures import FAILED, LOST, Losses, original, refuse_lost_objects
+from raysim.settings import RuntimeSettings
 from raysim.storage.checkpoint import read_object, write_object
 
 
