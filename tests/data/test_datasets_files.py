@@ -1,6 +1,5 @@
 """The published sets, read from small files in their real layouts."""
 
-import hashlib
 import pickle
 import socket
 from pathlib import Path
@@ -223,16 +222,10 @@ def test_a_cut_off_gzip_file_is_refused(tmp_path, small_arrays, write_idx):
 
 
 def test_without_root_missing_files_are_downloaded(
-    own_cache, tmp_path, small_arrays, write_idx, serve_folder, monkeypatch
+    own_cache, tmp_path, small_arrays, torchvision_mirror
 ):
-    import torchvision
-
     expected = small_arrays((28, 28))
-    write_idx(tmp_path / "mirror", expected, gzipped=True)
-    known = torchvision.datasets.MNIST
-    md5 = {p.name: hashlib.md5(p.read_bytes()).hexdigest() for p in (tmp_path / "mirror").iterdir()}
-    monkeypatch.setattr(known, "mirrors", [serve_folder(tmp_path / "mirror")])
-    monkeypatch.setattr(known, "resources", [(n, md5[n]) for n, _ in known.resources])
+    torchvision_mirror(expected)
 
     assert_same(load("mnist", None), expected)
     assert sorted(p.name for p in (tmp_path / "data").iterdir()) == ["MNIST"]

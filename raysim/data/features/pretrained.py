@@ -25,7 +25,6 @@ import numpy as np
 from raysim.data.datasets import data_root
 from raysim.data.datasets.image_folder import IMAGENET
 from raysim.data.features.extractor import FEATURES, ImageShape
-from raysim.data.packages import LITE0_FILE
 from raysim.errors import DataError
 from raysim.settings import In, check, settings
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     Network = Callable[[torch.Tensor], torch.Tensor]
 
+LITE0_FILE = "weights/efficientnet-lite0-57934424.pth"
 RESNET18_FILE = "resnet18-f37072fd.pth"  # torchvision's IMAGENET1K_V1
 
 
