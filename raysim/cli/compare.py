@@ -54,7 +54,7 @@ def command(config: str, overrides: tuple[str, ...], **options: Any) -> None:
     if options["resume"] and options["force"]:
         raise ConfigError("--resume and --force contradict each other; give one of them")
     from raysim.report.writer import checked_output
-    from raysim.storage.objects import make_output_folder
+    from raysim.storage.files import make_output_folder
     from raysim.studies.compare.plan import check_fit, parse_entries, parse_seeds, plan, unfinished
 
     seeds = parse_seeds(options["seeds"])

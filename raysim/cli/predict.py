@@ -222,7 +222,7 @@ def _write_csv(out: Path, found: list[Prediction], saved: SavedModel, top: int) 
     import csv
     import io
 
-    from raysim.storage.objects import save_output
+    from raysim.storage.files import save_output
 
     names = saved.facts.class_names
     top = min(top, saved.facts.classes)

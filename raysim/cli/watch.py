@@ -42,7 +42,7 @@ def command(run: str, once: bool, interval: float) -> None:
     Ends with the run: exit code 0 when it is done, 1 when it failed, was stopped or is not running
     any more. Ctrl-C ends only the watching (130). In a pipe: one plain line per round.
     """
-    from raysim.storage.objects import reason
+    from raysim.storage.files import reason
 
     try:
         storage = _run_at(run)

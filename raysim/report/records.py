@@ -17,7 +17,8 @@ import yaml
 from raysim.errors import DataError
 from raysim.runs.folder import find_runs
 from raysim.runs.record import RoundRecord, finite_number, newest_known, parse_records
-from raysim.storage.objects import Storage, reason
+from raysim.storage.files import reason
+from raysim.storage.objects import Storage
 
 
 @dataclass(frozen=True)

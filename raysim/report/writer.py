@@ -17,7 +17,7 @@ from raysim.errors import ConfigError, EnvironmentNotFit, OutputError
 from raysim.report.build import make_report
 from raysim.report.documents import LATEX_MARK, MARKDOWN_MARK, write_latex, write_markdown
 from raysim.report.report import Report
-from raysim.storage.objects import reason, save_output
+from raysim.storage.files import reason, save_output
 
 DOCUMENTS = ("html", "md", "tex")
 PICTURES = ("png", "pdf")

@@ -22,18 +22,8 @@ import yaml
 
 from raysim.errors import CheckpointError, DataError, OutputError
 from raysim.runs.record import RoundRecord, format_records, parse_records
-from raysim.storage.objects import (
-    LOCK,
-    PART,
-    Lock,
-    Place,
-    Storage,
-    absolute,
-    open_storage,
-    place,
-    reason,
-    remedy,
-)
+from raysim.storage.files import PART, read_array, reason
+from raysim.storage.objects import LOCK, Lock, Place, Storage, absolute, open_storage, place, remedy
 
 LOGS = ("run.log", "events.jsonl")
 OWN = ("config.yaml", "environment.json", "rounds.jsonl", "result.json", "mlflow.json", *LOGS)
@@ -155,13 +145,10 @@ class RunFolder:
     def array(self, name: str) -> np.ndarray:
         with self._reading(f"artifacts/{name}.npy"):
             content = self.storage.read(f"artifacts/{name}.npy")
-        try:
-            found: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
-        except (ValueError, EOFError) as wrong:
-            raise DataError(
-                f"{self.path}/artifacts/{name}.npy is damaged ({wrong}); run it again"
-            ) from wrong
-        return found
+        where = f"{self.path}/artifacts/{name}.npy"
+        return read_array(
+            io.BytesIO(content), lambda error: f"{where} is damaged ({error}); run it again"
+        )
 
     def append(self, record: RoundRecord) -> None:
         with self._writing("rounds.jsonl"):

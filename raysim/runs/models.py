@@ -24,7 +24,8 @@ from raysim.protocols import ClientId, Tree
 from raysim.runs.folder import RunFolder
 from raysim.runs.saved_models import ModelFacts, SavedModel, from_bytes, to_bytes
 from raysim.storage.checkpoint import MANIFEST, PREVIOUS, read_object, verified
-from raysim.storage.objects import Place, Storage, open_storage, reason, remedy
+from raysim.storage.files import reason
+from raysim.storage.objects import Place, Storage, open_storage, remedy
 
 FOLDER, INDEX = "models", "index.json"
 MOST = 100

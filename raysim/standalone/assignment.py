@@ -25,7 +25,8 @@ from raysim.standalone.comparison import answers
 from raysim.standalone.feature_clusters import RESULT, read_clusters
 from raysim.steps.arrays import to_numpy
 from raysim.steps.grouping import GroupingSettings
-from raysim.storage.objects import Storage, open_storage, reason
+from raysim.storage.files import reason
+from raysim.storage.objects import Storage, open_storage
 
 ORTHONORMAL = 1e-3
 """Largest difference between V'V and the identity that rounding to float16 explains."""

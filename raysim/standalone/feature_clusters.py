@@ -34,7 +34,8 @@ from raysim.seeding import stream
 from raysim.standalone.comparison import compare
 from raysim.steps.grouping import GroupingSettings
 from raysim.steps.relevance import self_task
-from raysim.storage.objects import open_storage, reason
+from raysim.storage.files import reason
+from raysim.storage.objects import open_storage
 
 RESULT = "result.json"
 MADE_BY = "raysim cluster"

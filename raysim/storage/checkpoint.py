@@ -25,7 +25,8 @@ from numpy.lib import format as npy
 from raysim.errors import CheckpointError
 from raysim.protocols import Tree
 from raysim.settings import check, settings
-from raysim.storage.objects import PART, Storage, open_storage, reason, remedy
+from raysim.storage.files import PART, reason
+from raysim.storage.objects import Storage, open_storage, remedy
 
 log = logging.getLogger(__name__)
 MANIFEST, PREVIOUS = "manifest.json", "manifest-previous.json"

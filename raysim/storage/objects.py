@@ -15,9 +15,7 @@ import re
 import shutil
 import stat
 import tempfile
-import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Protocol
 from urllib.parse import unquote, urlsplit
@@ -25,20 +23,16 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock, Timeout
 
 from raysim.errors import ConfigError, OutputError
+from raysim.storage.files import Content, make_folder, sync_folder, write_whole
 
 Place = Path | str
 """A folder (``Path``), or the URL of one (``str``)."""
-Content = bytes | Callable[[IO[bytes]], None]
-"""What an object holds: the bytes, or a function that writes them."""
 
 LOCK = ".lock"
 ASKED_S = 0.3
 """How long to try for a lock: another process may only be asking whether it is held."""
-PART = ".part"
-"""Ending of files that are not whole yet."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 
 
 class Lock(Protocol):
@@ -177,37 +171,11 @@ def checked_name(name: str) -> str:
     return name
 
 
-def reason(wrong: OSError) -> str:
-    """Return what the system says about an error, in one line."""
-    text = str(wrong.strerror or wrong) or type(wrong).__name__
-    return " ".join(text.split())
-
-
 def remedy(wrong: OSError, root: str) -> str:
     """Return what to do about a write that failed."""
     if wrong.errno in _FULL:
         return f"free space in {root} (or raise its quota)"
     return f"make {root} reachable and writable again"
-
-
-def save_output(path: Path, content: bytes) -> None:
-    """Write a file that ``--out`` names, completely or not at all."""
-    try:
-        _write_whole(path, content)
-    except OSError as wrong:
-        raise _unwritable(path, wrong) from wrong
-
-
-def make_output_folder(folder: Path) -> None:
-    """Make the folder that ``--out`` names."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as wrong:
-        raise _unwritable(folder, wrong) from wrong
-
-
-def _unwritable(path: Path, wrong: OSError) -> OutputError:
-    return OutputError(f"{path} cannot be written ({reason(wrong)}); choose another --out")
 
 
 # ---- folders -------------------------------------------------------------------------------
@@ -225,13 +193,13 @@ class LocalStorage(Storage):
 
     def write(self, name: str, content: Content) -> None:
         """Write the file, completely or not at all."""
-        _write_whole(self._path(name), content)
+        write_whole(self._path(name), content)
 
     def append(self, name: str, line: bytes) -> None:
         """Append and bring it to the disk; what could not be added whole is cut off again."""
         path = self._path(name)
         is_new = not path.exists()
-        _make_folder(path.parent)
+        make_folder(path.parent)
         with path.open("ab", buffering=0) as file:
             before = file.seek(0, os.SEEK_END)
             try:
@@ -244,7 +212,7 @@ class LocalStorage(Storage):
                     file.truncate(before)
                 raise
         if is_new:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
 
     def exists(self, name: str) -> bool:
         """Whether the file is there; ``Path.is_file`` takes every error for a no in Python 3.14."""
@@ -284,7 +252,7 @@ class LocalStorage(Storage):
 
     def lock(self) -> Lock:
         """Lock a file; the system lets go of it when this process ends, however it does."""
-        _make_folder(self._folder)
+        make_folder(self._folder)
         return FolderLock(self._folder / LOCK)
 
     def is_in_use(self) -> bool:
@@ -322,44 +290,3 @@ class FolderLock:
 
     def release(self) -> None:
         self._lock.release()
-
-
-def _write_whole(path: Path, content: Content) -> None:
-    """Fill a file beside it, bring that to the disk, and rename it into place."""
-    _make_folder(path.parent)
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
-    try:
-        with part.open("xb") as file:
-            content(file) if callable(content) else file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except Exception:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it so that they outlive a power cut."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring a folder's names to the disk; some network drives cannot and need not."""
-    try:
-        number = os.open(folder, os.O_RDONLY)
-    except PermissionError:
-        return
-    try:
-        os.fsync(number)
-    except OSError as wrong:
-        if wrong.errno not in _NO_SYNC:
-            raise
-    finally:
-        os.close(number)

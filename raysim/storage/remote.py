@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from typing import IO, Any
 
 from raysim.errors import ConfigError, EnvironmentNotFit, OutputError, RaysimError
-from raysim.storage.objects import LOCK, Content, Lock, Storage, checked_name
+from raysim.storage.files import Content
+from raysim.storage.objects import LOCK, Lock, Storage, checked_name
 
 log = logging.getLogger(__name__)
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}

@@ -28,7 +28,8 @@ from raysim.errors import EnvironmentNotFit, OutputError, RaysimError
 from raysim.runtime.placement import Node
 from raysim.runtime.ray.connection import connect, nodes, run_on
 from raysim.settings import RuntimeSettings
-from raysim.storage.objects import Storage, absolute, open_storage, place, reason, remedy
+from raysim.storage.files import reason
+from raysim.storage.objects import Storage, absolute, open_storage, place, remedy
 
 ANSWER_S = 120.0
 """How long a node may take: its first worker process starts and imports torch."""
