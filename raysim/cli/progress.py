@@ -77,7 +77,9 @@ def _plain(experiment: Any, stream: TextIO) -> Listener:
 
     def listen(event: Event) -> None:
         if event.kind == "start":
-            for row in experiment.folder.read("environment.json")["actors"]:
+            facts = experiment.folder.read("environment.json")
+            say("runtime {kind}: {why}".format(**facts["runtime"]))
+            for row in facts["actors"]:
                 say(
                     f"actor {row['actor']}  {row['role']}  pid {row['pid']}  node {row['node']}  "
                     f"share {row['share']}  clients {row['clients']}"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Literal
 
 import click
 
-from raysim.cli.options import import_option
+from raysim.cli.options import Resumable, import_option, resume_option
 from raysim.cli.tables import print_result
 from raysim.errors import ConfigError
 
 
-@click.command("run")
+@click.command("run", cls=Resumable)
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @import_option
-@click.option("--resume", is_flag=True, help="Go on from the last checkpoint, to the same bits.")
+@resume_option
 @click.option("--force", is_flag=True, help="Replace what is in the run directory.")
 @click.option("--track", metavar="NAMES", help="tensorboard, mlflow, or both with a comma.")
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
@@ -27,7 +28,7 @@ def command(
     config: str,
     overrides: tuple[str, ...],
     imports: tuple[str, ...],
-    resume: bool,
+    resume: bool | Literal["auto"],
     force: bool,
     track: str | None,
     quiet: bool,

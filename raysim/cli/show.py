@@ -77,7 +77,9 @@ def _plan(config: str, overrides: Sequence[str], imports: Sequence[str], as_json
         click.echo(json.dumps(layout))
         return
     if layout["kind"] == "local":
-        click.echo(f"{layout['clients']} clients in this process; no actor starts")
+        click.echo(
+            f"{layout['clients']} clients in this process; no actor starts ({layout['why']})"
+        )
         return
     from rich.console import Console
     from rich.table import Table

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+import time
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
-from raysim.cli.options import import_option
+from raysim.cli.options import Resumable, import_option, resume_option
 from raysim.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,9 +20,13 @@ ADDRESS_HELP = (
     "URL of the cluster's dashboard; default: $RAY_API_SERVER_ADDRESS, $RAY_ADDRESS, "
     "http://127.0.0.1:8265."
 )
+RETRY_AFTER_S = 10.0
+"""Pause before another attempt, times the attempts so far."""
+NO_CURE = (0, 2, 130)
+"""Exit codes after which another attempt is no use: done, wrong config, stopped."""
 
 
-@click.command("submit")
+@click.command("submit", cls=Resumable)
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @import_option
@@ -32,8 +37,25 @@ ADDRESS_HELP = (
     help="Folder that every node reaches; the config's output goes below it.",
 )
 @click.option("--follow", is_flag=True, help="Show the job's log; leave with its exit code.")
-@click.option("--resume", is_flag=True, help="Go on from the last checkpoint, to the same bits.")
+@resume_option
 @click.option("--force", is_flag=True, help="Replace what is in the run directory.")
+@click.option(
+    "--retries",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Follow the job and submit it again with --resume=auto, up to so often, when it failed.",
+)
+@click.option(
+    "--driver-cpus",
+    type=click.FloatRange(min=0),
+    help="CPUs kept for the coordinator; above 0 it runs on a node that has them.",
+)
+@click.option(
+    "--driver-memory",
+    type=click.FloatRange(min=0),
+    metavar="GB",
+    help="Memory kept for the coordinator.",
+)
 @click.option("--name", metavar="NAME", help="First part of the job's id; default: config's name.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last line.")
 def command(
@@ -43,8 +65,11 @@ def command(
     address: str | None,
     storage: str | None,
     follow: bool,
-    resume: bool,
+    resume: bool | Literal["auto"],
     force: bool,
+    retries: int,
+    driver_cpus: float | None,
+    driver_memory: float | None,
     name: str | None,
     as_json: bool,
 ) -> None:
@@ -56,6 +81,7 @@ def command(
 
     \b
     raysim submit quickstart --storage /mnt/shared --follow
+    raysim submit mine.yaml --storage s3://bucket/runs --retries 3 --driver-memory 16
     raysim submit mine.yaml seed=1 --address http://127.0.0.1:8265 --storage s3://bucket/runs
     """  # noqa: D301 -- click reads the real \b character
     from raysim.config import config_yaml, load_config
@@ -69,24 +95,42 @@ def command(
     from raysim.runtime.ray.jobs import RUN, Jobs, new_job_id
 
     jobs = Jobs(address)
-    job_id = new_job_id(name or settings.name)
-    flags = [flag for flag, on in (("--resume", resume), ("--force", force)) if on]
-    line = " ".join(["python -m raysim run config.yaml", *flags])
     files: dict[str, str | bytes] = {**module_files(settings.imports)}
     files["config.yaml"] = config_yaml(settings)
-    jobs.submit(line, files, job_id=job_id, kind=RUN, run_dir=run_dir)
-    facts: dict[str, Any] = {"job": job_id, "run_dir": run_dir, "address": jobs.address}
+    flags = ["--resume=auto" if resume == "auto" else "--resume"] if resume else []
+    flags += ["--force"] if force else []
     stream = sys.stderr if as_json else sys.stdout
-    print(f"job            {job_id}\nrun directory  {run_dir}", file=stream, flush=True)
-    code = 0
-    if follow:
-        code = follow_job(jobs, job_id, stream)
-        facts["exit_code"] = code
-    elif not as_json:
-        click.echo(f"look           raysim status {job_id} --follow --address {jobs.address}")
-        click.echo(f"bring home     raysim fetch {job_id} --address {jobs.address}")
+    for attempt in range(1, retries + 2):
+        job_id = new_job_id(name or settings.name)
+        facts: dict[str, Any] = {"job": job_id, "run_dir": run_dir, "address": jobs.address}
+        jobs.submit(
+            " ".join(["python -m raysim run config.yaml", *flags]),
+            files,
+            job_id=job_id,
+            kind=RUN,
+            run_dir=run_dir,
+            driver_cpus=driver_cpus,
+            driver_memory_gb=driver_memory,
+        )
+        number = f"  attempt {attempt} of {retries + 1}" if retries else ""
+        told = f"job            {job_id}{number}\nrun directory  {run_dir}"
+        print(told, file=stream, flush=True)
+        code = 0
+        if follow or retries:
+            code = follow_job(jobs, job_id, stream)
+            facts |= {"exit_code": code, "attempts": attempt}
+        if code in NO_CURE or attempt > retries:
+            break
+        pause_s = RETRY_AFTER_S * attempt
+        again = f"raysim: submitting it again in {pause_s:g} s, to go on from its last checkpoint"
+        click.echo(again, err=True)
+        time.sleep(pause_s)
+        flags = ["--resume=auto"]
     if as_json:
         click.echo(json.dumps(facts))
+    elif not (follow or retries):
+        click.echo(f"look           raysim status {job_id} --follow --address {jobs.address}")
+        click.echo(f"bring home     raysim fetch {job_id} --address {jobs.address}")
     raise click.exceptions.Exit(code)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from raysim.config import (
     FREE_TO_CHANGE,
@@ -46,6 +48,7 @@ from raysim.runtime.placement import describe_plan
 from raysim.storage.objects import below
 from raysim.trackers import check_trackers, tracking
 
+log = logging.getLogger(__name__)
 FINAL = ("top5", "noisy_clients", "selection", "selection_of_wrong", "judged", "judged_of_wrong")
 """Records of which the newest is part of the result."""
 SMALL_JOB = 2e11
@@ -63,11 +66,14 @@ class Experiment:
     def run(
         self,
         *,
-        resume: bool = False,
+        resume: bool | Literal["auto"] = False,
         force: bool = False,
         listeners: Sequence[Listener] = (),
     ) -> RunResult:
-        """Run to the end (or go on from the last commit) and return the result."""
+        """Run to the end (or go on from the last commit) and return the result.
+
+        ``resume="auto"`` also takes a directory in which no run has begun.
+        """
         with self.rounds(resume=resume, force=force, listeners=listeners) as rounds:
             return rounds.finish()
 
@@ -75,7 +81,7 @@ class Experiment:
     def rounds(
         self,
         *,
-        resume: bool = False,
+        resume: bool | Literal["auto"] = False,
         force: bool = False,
         listeners: Sequence[Listener] = (),
     ) -> Iterator[Rounds]:
@@ -84,7 +90,7 @@ class Experiment:
         Leaving the block early commits what was done; ``resume=True`` goes on to the same bits.
         """
         self._started = time.perf_counter()
-        self.folder.check(resume=resume, force=force)
+        resume = self.folder.check(resume=resume, force=force)
         if resume:
             self._check_same_config()
             if self.folder.is_finished:
@@ -208,6 +214,9 @@ class Experiment:
         facts["data"] = {"name": data.store.name, "digest": data.store.digest}
         facts["federation"] = _described(data)
         facts["actors"] = federation.describe()
+        kind, why = runtime_choice(self.config, data)
+        facts["runtime"] = {"kind": kind, "why": why}
+        log.info("runtime %s: %s", kind, why)
         self.folder.write("environment.json", facts)
 
     def _summary(
@@ -326,7 +335,7 @@ def make_federation(config: RunConfig, data: DriverData) -> Federation:
     # before the first task limits the threads of the libraries that are there.
     closed = config.train.kernel == "closed_form"
     warm = ("raysim.models.closed_form" if closed else "raysim.models.networks",)
-    if runtime_kind(config, data) == "local":
+    if runtime_choice(config, data)[0] == "local":
         importlib.import_module(warm[0])
         return LocalFederation(records, spec)
     from raysim.runtime.ray.federation import RayFederation
@@ -338,29 +347,45 @@ def preview(config: RunConfig) -> dict[str, Any]:
     """Return who would run where, without starting an actor; raise where it cannot fit."""
     data = DriverData(config.data, config.seed)
     sizes = [len(ids) for ids in data.split.clients]
-    if runtime_kind(config.resolved(), data) == "local":
-        return {"kind": "local", "clients": len(sizes)}
+    kind, why = runtime_choice(config.resolved(), data)
+    if kind == "local":
+        return {"kind": "local", "why": why, "clients": len(sizes)}
     from raysim.runtime.ray.connection import connect, nodes
 
     connect(config.runtime)
-    return {"kind": "ray", **describe_plan(sizes, nodes(), config.runtime)}
+    return {"kind": "ray", "why": why, **describe_plan(sizes, nodes(), config.runtime)}
 
 
-def runtime_kind(config: RunConfig, data: DriverData) -> str:
-    """Return "local" or "ray".
+def runtime_choice(config: RunConfig, data: DriverData) -> tuple[str, str]:
+    """Return "local" or "ray", and why.
 
-    Auto stays in this process for small jobs, where actors cost more, unless settings need them.
+    Auto stays in this process for small jobs, where actors cost more, unless settings need them or
+    a cluster is named, be it by ``RAY_ADDRESS``: Ray sets it for the jobs that are submitted to it.
     """
     runtime = config.runtime
     if runtime.kind != "auto":
-        return runtime.kind
-    asked_for = (runtime.address, runtime.round_deadline_s)
-    if asked_for != (None, None) or runtime.actors != "auto" or runtime.per_actor.gpus:
-        return "ray"
+        return runtime.kind, f"runtime.kind is {runtime.kind}"
+    asked_for = {
+        "runtime.address": runtime.address,
+        "runtime.round_deadline_s": runtime.round_deadline_s,
+        "runtime.actors": None if runtime.actors == "auto" else runtime.actors,
+        "runtime.per_actor.gpus": runtime.per_actor.gpus or None,
+    }
+    for name, value in asked_for.items():
+        if value is not None:
+            return "ray", f"{name} is {value}"
+    if os.environ.get("RAY_ADDRESS"):
+        from raysim.runtime.ray.connection import find_cluster
+
+        name, cluster = find_cluster(None)
+        if cluster is not None:
+            return "ray", f"{name} is {cluster}"
     params = num_parameters(config.model, data.image_shape, data.classes)
     samples = sum(len(ids) for ids in data.split.clients)
     work = 6.0 * params * samples * config.train.epochs * config.train.rounds
-    return "local" if work < SMALL_JOB else "ray"
+    if work < SMALL_JOB:
+        return "local", "a small job is quicker without actors"
+    return "ray", "a large job is quicker with actors"
 
 
 def _described(data: DriverData) -> dict[str, Any]:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
+import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import yaml
@@ -25,9 +27,12 @@ from raysim.runs.record import RoundRecord, format_records, parse_records
 from raysim.storage.files import PART, read_array, reason
 from raysim.storage.objects import LOCK, Lock, Place, Storage, absolute, open_storage, place, remedy
 
+log = logging.getLogger(__name__)
 LOGS = ("run.log", "events.jsonl")
 OWN = ("config.yaml", "environment.json", "rounds.jsonl", "result.json", "mlflow.json", *LOGS)
 OWN_FOLDERS = ("checkpoint", "artifacts", "models", "tensorboard")
+LOCK_WAIT_S = 90.0
+"""How long ``resume="auto"`` waits for the lock: that of a process that died is soon stale."""
 
 
 class RunFolder:
@@ -37,6 +42,7 @@ class RunFolder:
         self.path: Place = place(path) if isinstance(path, str) else path
         self._lock: Lock | None = None
         self._asked: tuple[bool, bool] | None = None
+        self._lock_wait_s = 0.0
 
     @cached_property
     def storage(self) -> Storage:
@@ -59,10 +65,15 @@ class RunFolder:
     def is_started(self) -> bool:
         return self.storage.exists("config.yaml")
 
-    def check(self, *, resume: bool, force: bool) -> None:
-        """Refuse what would lose or mix results. Nothing is changed."""
-        self._asked = (resume, force)
+    def check(self, *, resume: bool | Literal["auto"], force: bool) -> bool:
+        """Refuse what would lose or mix results, and return whether to go on with a run.
+
+        Nothing is changed. ``resume="auto"`` goes on where a run has begun, and begins elsewhere.
+        """
         try:
+            if resume == "auto":
+                resume, self._lock_wait_s = self.is_started, LOCK_WAIT_S
+            self._asked = (resume, force)
             self._check_state(resume=resume, force=force)
         except OSError as wrong:
             raise OutputError(
@@ -75,6 +86,7 @@ class RunFolder:
                 f"output {self.path} cannot be written ({reason(wrong)}); make it writable or "
                 "choose another output"
             ) from wrong
+        return resume
 
     def _check_state(self, *, resume: bool, force: bool) -> None:
         if isinstance(self.path, Path) and self.path.exists() and not self.path.is_dir():
@@ -97,7 +109,7 @@ class RunFolder:
     def open(self, *, force: bool) -> None:
         """Create and lock the directory; ``force`` removes the files of an earlier run first."""
         with self._writing("the run directory"):
-            self._lock = self.storage.lock()
+            self._lock = self._locked()
             try:
                 if self._asked is not None:  # another process may have been faster than our start
                     self._check_state(resume=self._asked[0], force=self._asked[1])
@@ -105,6 +117,20 @@ class RunFolder:
             except BaseException:
                 self.close()
                 raise
+
+    def _locked(self) -> Lock:
+        """Lock the directory; wait where the process that an attempt replaces may hold it."""
+        deadline, has_told = time.monotonic() + self._lock_wait_s, False
+        while True:
+            try:
+                return self.storage.lock()
+            except OutputError as held:
+                if time.monotonic() >= deadline:
+                    raise
+                if not has_told:
+                    log.warning("%s; trying for %.0f s", held, self._lock_wait_s)
+                has_told = True
+                time.sleep(2.0)
 
     def close(self) -> None:
         if self._lock is not None:

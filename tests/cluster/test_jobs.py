@@ -6,6 +6,7 @@ import json
 import runpy
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,40 @@ def test_a_second_run_in_the_same_place_is_refused_with_its_own_code(head, submi
     assert done.returncode == told["exit_code"] == 2
     assert "is in use by another process" in done.stderr
     assert ended.returncode == 130, ended.stderr
+
+
+def test_a_run_under_rays_own_job_submission_uses_the_cluster(head, digest):
+    run_dir = head.storage / "direct"
+    run = ("quickstart", "train.rounds=2", "runtime.per_actor.cpus=2")
+    job = ("ray", "job", "submit", "--address", head.address, "--")
+    done = head.run(*job, sys.executable, "-m", "raysim", "run", *run, f"output={run_dir}")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "runtime ray: RAY_ADDRESS is " in done.stdout
+    actors = json.loads((run_dir / "environment.json").read_text())["actors"]
+    assert [row["role"] for row in actors].count("clients") == 2
+    assert json.loads((run_dir / "result.json").read_text())["digest"] == digest(*run[:2])
+
+
+def test_a_killed_job_is_submitted_again_and_ends_with_the_same_bits(head, submit, digest):
+    config = (LONG[0], "name=healed", *LONG[2:])
+    with ThreadPoolExecutor() as pool:
+        heal = pool.submit(submit, *config, "--retries", "1", "--driver-cpus", "0.5")
+        records = head.storage / "runs/healed/fb_nll/seed0/rounds.jsonl"
+        deadline = time.monotonic() + 120
+        while not (records.is_file() and records.read_bytes().count(b"\n") > 3):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        driver = head.run("pgrep", "-xf", "[^ ]*python[0-9.]* -m raysim run config.yaml").stdout
+        assert head.run("kill", "-KILL", *driver.split()).returncode == 0, driver
+        done, told = heal.result()
+
+    assert done.returncode == 0, done.stderr
+    assert told["attempts"] == 2
+    assert "attempt 2 of 2" in done.stderr
+    assert "resumed after" in done.stderr
+    result = json.loads((Path(told["run_dir"]) / "result.json").read_text())
+    assert result["digest"] == digest(*config)
 
 
 @pytest.fixture(scope="module")

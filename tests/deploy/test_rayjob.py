@@ -205,10 +205,11 @@ def test_entrypoint_is_a_run_that_raysim_accepts(raw):
     from raysim.config import load_config
 
     entrypoint = raw["spec"]["entrypoint"]
-    python, module, package, verb, name, *overrides = shlex.split(entrypoint)
+    python, module, package, verb, name, *overrides, resume = shlex.split(entrypoint)
     config = load_config(name, overrides)
 
     assert [python, module, package, verb] == ["python", "-m", "raysim", "run"]
+    assert (resume, raw["spec"]["backoffLimit"] >= 1) == ("--resume=auto", True)
     assert config.runtime.address == "auto"
     assert not set("'\"|&;<>$`\n") & set(entrypoint)  # KubeRay gives it to a shell unquoted
 

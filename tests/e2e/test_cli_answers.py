@@ -99,7 +99,10 @@ def test_a_plan_is_shown_before_anything_runs(cli, tmp_path, monkeypatch):
     said = cli("show", "--plan", "quickstart")
     wrong = cli("show", "--plan", "quickstart", "runtime.actors=0")
 
-    assert (said.code, said.out) == (0, "12 clients in this process; no actor starts\n")
+    assert (said.code, said.out) == (
+        0,
+        "12 clients in this process; no actor starts (a small job is quicker without actors)\n",
+    )
     assert wrong.code == 2
     assert "runtime.actors" in wrong.err
     assert list(tmp_path.iterdir()) == []
@@ -123,3 +126,28 @@ def test_brackets_in_a_path_are_shown_as_they_are(tmp_path, capsys):
     print_result(summary)
 
     assert "o[/x]/[red]r" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("variable", "kind", "why"),
+    [
+        ("10.0.0.1:6379", "ray", "RAY_ADDRESS is 10.0.0.1:6379"),
+        ("http://10.0.0.1:8265", "local", "a small job is quicker without actors"),
+        ("", "local", "a small job is quicker without actors"),
+    ],
+)
+def test_the_cluster_that_ray_names_is_used_by_small_jobs_too(monkeypatch, variable, kind, why):
+    from raysim.config import load_config
+    from raysim.data.world import DriverData
+    from raysim.experiment.experiment import runtime_choice
+
+    monkeypatch.setenv("RAY_ADDRESS", variable)
+    config = load_config("quickstart").resolved()
+
+    assert runtime_choice(config, DriverData(config.data, config.seed)) == (kind, why)
+
+
+def test_a_run_says_where_its_clients_live_and_why(cli, base, tmp_path):
+    said = cli("run", *base, f"output={tmp_path / 'run'}")
+
+    assert "runtime local: runtime.kind is local" in said.out.splitlines()

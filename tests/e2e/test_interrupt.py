@@ -149,6 +149,29 @@ def test_a_killed_run_resumes_to_the_same_bits(cli, killed, unbroken):
     assert resumed_digest(cli, killed) == unbroken
 
 
+def test_one_command_line_begins_goes_on_and_finds_the_finished_run(
+    cli, signalled, tmp_path, unbroken
+):
+    output, auto = tmp_path / "run", "--resume=auto"
+
+    begun, _, _ = signalled(signal.SIGKILL, output, auto)
+    left = (output / "result.json").exists()
+    said = [cli("run", *LONG, f"output={output}", auto, "--json") for _ in range(2)]
+
+    assert (begun, left) == (-signal.SIGKILL, False)
+    assert [one.code for one in said] == [0, 0], said[0].err + said[1].err
+    digests = [json.loads(one.out.splitlines()[-1])["digest"] for one in said]
+    assert digests == [unbroken, unbroken]
+    assert ["resumed after" in one.err for one in said] == [True, False]
+
+
+def test_another_way_to_resume_is_refused(cli, tmp_path):
+    said = cli("run", *LONG, f"output={tmp_path / 'run'}", "--resume=perhaps")
+
+    assert said.code == 2
+    assert "'perhaps' is not one of" in said.err
+
+
 def test_a_record_cut_in_the_middle_does_not_prevent_resuming(cli, killed, unbroken):
     with (killed / "rounds.jsonl").open("a") as file:
         file.write('{"stage": "train", "rou')  # what a full disk or a power cut leaves

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,17 @@ def test_a_folder_in_use_by_another_process_is_refused(folder):
         other.communicate()
 
     RunFolder(folder.path).open(force=False)  # free again
+
+
+def test_an_attempt_that_resumes_by_itself_waits_for_the_one_before(folder, caplog):
+    command = [sys.executable, "-c", HOLD, str(folder.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        assert folder.check(resume="auto", force=False) is False
+        threading.Timer(1.0, other.kill).start()
+        folder.open(force=False)
+
+    assert "is in use by another process" in caplog.text
 
 
 def test_the_lock_of_a_dead_process_does_not_bind(folder):

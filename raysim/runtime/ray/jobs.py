@@ -14,7 +14,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,9 +122,20 @@ class Jobs:
         self._client.patience = (KNOCK_S, REQUEST_S)
 
     def submit(
-        self, entrypoint: str, files: Mapping[str, Content], *, job_id: str, kind: str, run_dir: str
+        self,
+        entrypoint: str,
+        files: Mapping[str, Content],
+        *,
+        job_id: str,
+        kind: str,
+        run_dir: str,
+        driver_cpus: float | None = None,
+        driver_memory_gb: float | None = None,
     ) -> None:
-        """Start a job with this raysim and ``files`` as its working folder."""
+        """Start a job with this raysim and ``files`` as its working folder.
+
+        Ray starts it on the head, or on a node with what is kept for its driver.
+        """
         with packed(files) as folder, self._readable():
             self._client.submit_job(
                 entrypoint=f"exec {entrypoint}",  # no shell between Ray's signal and the run
@@ -138,6 +149,8 @@ class Jobs:
                     "raysim_kind": kind,
                     "raysim_run_dir": run_dir,
                 },
+                entrypoint_num_cpus=driver_cpus or None,
+                entrypoint_memory=int(driver_memory_gb * 1e9) if driver_memory_gb else None,
             )
 
     def all(self) -> list[Job]:
@@ -203,19 +216,16 @@ class Jobs:
 
     def _tail(self, job_id: str) -> Iterator[str | None]:
         """Yield pieces of the log until the cluster ends it; None: it says nothing for a while."""
-        loop = asyncio.new_event_loop()
-        pieces = self._client.tail_job_logs(job_id)
-        try:
+        with asyncio.Runner() as runner:
+            pieces = self._client.tail_job_logs(job_id)
             while True:
                 try:
-                    yield loop.run_until_complete(asyncio.wait_for(anext(pieces), QUIET_S))
+                    yield runner.run(asyncio.wait_for(anext(pieces), QUIET_S))
                 except StopAsyncIteration:
                     return
                 except TimeoutError:
                     yield None
                     return
-        finally:
-            _close(loop, pieces)
 
     @contextlib.contextmanager
     def _readable(self, job_id: str = "") -> Iterator[None]:
@@ -294,14 +304,3 @@ def _only_address(address: str) -> Iterator[None]:
 def _first_line(wrong: BaseException) -> str:
     lines = str(wrong).strip().splitlines()
     return lines[0][:300] if lines else type(wrong).__name__
-
-
-def _close(loop: asyncio.AbstractEventLoop, pieces: Any) -> None:
-    """End a log that may have been left in the middle, without a word."""
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-    ending: tuple[Callable[[], Any], ...] = (pieces.aclose, loop.shutdown_asyncgens)
-    for end in ending:
-        with contextlib.suppress(Exception, asyncio.CancelledError):
-            loop.run_until_complete(end())
-    loop.close()
