@@ -91,7 +91,7 @@ def test_a_killed_actor_does_not_change_the_bits(run_tiny, alone, ray_session, t
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("method", LONG)
-def test_a_killed_actor_does_not_change_any_method(run_tiny, alone, ray_session, tmp_path, method):
+def test_a_killed_actor_does_not_change_any_method(run_tiny, alone, kept_actors, tmp_path, method):
     check_kill(run_tiny, alone, tmp_path, method)
 
 
