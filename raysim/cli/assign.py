@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raysim.cli.options import trust_option
+
 if TYPE_CHECKING:
     from raysim.standalone.assignment import Assignment, Grouped
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 @click.command("assign")
 @click.argument("run")
 @click.argument("features", nargs=-1, required=True, metavar="FEATURES...")
+@trust_option
 @click.option("--vectors", is_flag=True, help="FEATURES are eigenvectors (D, Q) only.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per client.")
 def command(run: str, features: tuple[str, ...], vectors: bool, as_json: bool) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import click
 
+from raysim.cli.options import trust_option
+
 
 @click.command("export")
 @click.argument("run")
+@trust_option
 @click.option("--to", metavar="FOLDER", help="Where to; default: models/ in RUN.")
 @click.option("--all", "everything", is_flag=True, help="Also more than 100 models.")
 def command(run: str, to: str | None, everything: bool) -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from raysim.cli.options import trust_option
 from raysim.cli.submit import ADDRESS_HELP
 from raysim.cli.tables import print_result
-from raysim.errors import ConfigError, DataError, EnvironmentNotFit
+from raysim.errors import CheckpointError, ConfigError, DataError, EnvironmentNotFit
 
 if TYPE_CHECKING:
     from raysim.runtime.ray.jobs import Jobs
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 @click.command("fetch")
 @click.argument("run")
+@trust_option
 @click.option("--address", metavar="URL", help=ADDRESS_HELP)
 @click.option(
     "--to",
@@ -111,11 +113,12 @@ def _usual_folder(part: Path) -> Path:
     """Return where a run of this config would have put its directory on this machine."""
     from dataclasses import replace
 
-    from raysim.config import RunConfig, load_config
+    from raysim.config import RunConfig, load_saved
+    from raysim.runs.folder import RunFolder
 
     try:
-        config = load_config(part / "config.yaml")
-    except ConfigError as wrong:
+        config = load_saved(RunFolder(part).saved_config(), "the run's config.yaml")
+    except (ConfigError, CheckpointError) as wrong:
         raise DataError(
             f"the run's config.yaml is not of this raysim ({wrong}); say where with --to"
         ) from wrong

@@ -31,3 +31,20 @@ import_option = click.option(
     metavar="MODULE",
     help="Module of your own with methods, datasets, ...; looked for in the current folder first.",
 )
+
+
+def _import_now(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> None:
+    from raysim.config.plugins import import_modules, module_names
+
+    import_modules(module_names(None, names))
+
+
+trust_option = click.option(
+    "--import",
+    multiple=True,
+    metavar="MODULE",
+    expose_value=False,
+    callback=_import_now,
+    help="Module that the run's config names; it runs code, so none is imported unasked.",
+)
+"""For verbs that read a run directory: what the config names in ``imports`` is not trusted."""

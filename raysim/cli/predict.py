@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raysim.cli.options import trust_option
 from raysim.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Prediction:
 @click.command("predict")
 @click.argument("run")
 @click.argument("images", nargs=-1, metavar="[IMAGES]...")
+@trust_option
 @click.option("--group", type=int, metavar="M", help="The model of group M.")
 @click.option("--client", type=int, metavar="K", help="The model that client K uses.")
 @click.option("--data-test", is_flag=True, help="The dataset's test images of the model's tasks.")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raysim.cli.live import Screen
+from raysim.cli.options import trust_option
 from raysim.cli.story import ENDED, Story, stages_of, title_of
 from raysim.errors import ConfigError, DataError, RaysimError
 from raysim.runs.record import RoundRecord
@@ -27,6 +28,7 @@ QUIET_S = 3.0
 
 @click.command("watch")
 @click.argument("run")
+@trust_option
 @click.option("--once", is_flag=True, help="Show it as it is now and leave.")
 @click.option(
     "--interval",
@@ -174,13 +176,15 @@ class Follower:
 
 def _describe(story: Story, storage: Storage) -> None:
     """Give the story its title and stages; a config of another raysim leaves them out."""
-    import yaml
+    from raysim.config import load_saved
+    from raysim.runs.folder import RunFolder
 
-    from raysim.config import load_config
-
-    with contextlib.suppress(RaysimError, yaml.YAMLError, UnicodeDecodeError, ValueError):
-        config = load_config(dict(yaml.safe_load(storage.read("config.yaml")) or {}))
+    try:
+        plain = RunFolder(storage.root).saved_config()
+        config = load_saved(plain, f"{storage.root}/config.yaml")
         story.title, story.stages = title_of(config), stages_of(config)
+    except RaysimError as wrong:
+        click.echo(f"raysim: title and stages are left out: {wrong}", err=True)
 
 
 # ---- showing -------------------------------------------------------------------------------

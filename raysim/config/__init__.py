@@ -9,6 +9,7 @@ from raysim.config.config import (
     dump_config,
     flat_values,
     load_config,
+    load_saved,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "dump_config",
     "flat_values",
     "load_config",
+    "load_saved",
 ]

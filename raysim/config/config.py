@@ -18,7 +18,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from raysim.config.bundled import find_config
-from raysim.config.plugins import import_modules, module_names
+from raysim.config.plugins import import_modules, module_names, refuse_unnamed
 from raysim.data.world import DataSettings
 from raysim.errors import ConfigError
 from raysim.methods import METHODS
@@ -44,6 +44,8 @@ from raysim.storage.objects import Place, place, refuse_secrets
 
 FREE_TO_CHANGE = ("runtime", "checkpoint", "output", "track")
 """Sections that do not touch a run's bits, so that --resume accepts other values."""
+RUN_FILES = ("environment.json", "rounds.jsonl", "result.json", "checkpoint")
+"""One of these beside a config.yaml makes the folder a run directory."""
 _MISSING = object()
 
 
@@ -150,17 +152,30 @@ def load_config(
 ) -> RunConfig:
     """Return the checked config of a YAML file or mapping, with ``key=value`` overrides.
 
-    ``imports`` are added to the config's own; all are imported before the config is checked.
+    ``imports`` are added to the config's own; all are imported before the config is checked. Those
+    of a run directory's config have to be named by the caller too.
     """
+    changes = [_parse_override(text) for text in overrides]
+    import_modules(module_names(dict(changes).get("imports"), imports))
     raw = dict(source) if isinstance(source, Mapping) else _read(Path(source))
     given: set[str] = set()
-    for path, value in map(_parse_override, overrides):
+    for path, value in changes:
         _assign(raw, path, value, given)
         given.add(path)
     if raw.get("imports") or imports:
         raw["imports"] = module_names(raw.get("imports"), imports)
         import_modules(raw["imports"])
     return _build(RunConfig, raw, "")
+
+
+def load_saved(plain: Mapping[str, Any], where: str) -> RunConfig:
+    """Return the config of a run directory; ``where`` names it. Nothing is imported for it."""
+    names = module_names(plain.get("imports"))
+    try:
+        return _build(RunConfig, {**plain, "imports": names}, "")  # type: ignore[no-any-return]
+    except ConfigError:
+        refuse_unnamed(names, where)
+        raise
 
 
 def dump_config(config: RunConfig) -> dict[str, Any]:
@@ -218,6 +233,8 @@ def _read(path: Path, folder: Path = Path(), seen: tuple[Path, ...] = ()) -> dic
         raw = {}
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} must hold settings (key: value), got {type(raw).__name__}")
+    if path.name == "config.yaml" and any((path.parent / name).exists() for name in RUN_FILES):
+        refuse_unnamed(module_names(raw.get("imports")), str(path))
     base = raw.pop("base", None)
     if base is None:
         return raw

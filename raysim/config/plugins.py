@@ -56,6 +56,20 @@ def import_modules(names: Sequence[str]) -> None:
             raise _broken(name, wrong) from wrong
 
 
+def refuse_unnamed(names: Sequence[str], where: str) -> None:
+    """Refuse what a run directory wants imported: it may be anybody's, and importing runs code.
+
+    Modules that are imported already were named by the user.
+    """
+    unnamed = [name for name in names if name not in sys.modules]
+    if unnamed:
+        options = " ".join(f"--import {name}" for name in unnamed)
+        raise ConfigError(
+            f"{where} is the config of a run and names modules of its own, whose code would run "
+            f"here; if you trust them, add {options} (in Python: import them first)"
+        )
+
+
 def _missing(name: str, folder: str) -> ConfigError:
     near = did_you_mean(name, [path.stem for path in Path(folder).glob("*.py")])
     return ConfigError(

@@ -20,6 +20,7 @@ from raysim.config import (
     dump_config,
     flat_values,
     load_config,
+    load_saved,
 )
 from raysim.data.world import DriverData
 from raysim.errors import ConfigError, OutputError
@@ -268,9 +269,8 @@ class Experiment:
             raise OutputError(
                 f"--resume: {self.folder.path} holds no run; start it without --resume"
             )
-        changed = changed_keys(
-            self.config, load_config(self.folder.saved_config()), ignore=FREE_TO_CHANGE
-        )
+        saved = load_saved(self.folder.saved_config(), f"{self.folder.path}/config.yaml")
+        changed = changed_keys(self.config, saved, ignore=FREE_TO_CHANGE)
         if changed:
             keys = ", ".join(f"{key} (now {new!r}, was {old!r})" for key, new, old in changed)
             raise ConfigError(

@@ -7,7 +7,6 @@ of any run, finished or not.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from raysim import __version__
-from raysim.config import RunConfig, choice_name, dump_config, load_config
+from raysim.config import RunConfig, choice_name, dump_config, load_saved
 from raysim.data.world import DriverData
 from raysim.errors import CheckpointError, ConfigError, DataError, OutputError
 from raysim.protocols import ClientId, Tree
@@ -209,13 +208,14 @@ class RunModels:
             known = _few(self.names) if self.names else "none"
             raise DataError(f"{self.storage.root} has no model {name!r}; ask for one of: {known}")
         if self._files:
-            with contextlib.suppress(DataError):  # modules of the user's may hold the network
-                _ = self.config
             file = f"{FOLDER}/{self._files[name]['file']}"
             try:
                 return from_bytes(self.storage.read(file), f"{self.storage.root}/{file}")
             except FileNotFoundError:  # somebody tidied up; the checkpoint has it too
                 pass
+            except ConfigError:
+                _ = self.config  # says which modules of the user's may hold the network
+                raise
         facts = model_facts(name, self.commit, self.config, self.data)
         return SavedModel(self.tree(name), facts)
 
@@ -226,14 +226,11 @@ class RunModels:
     @cached_property
     def config(self) -> RunConfig:
         """The run's config, its training kernel decided."""
-        import yaml
-
+        where = f"{self.storage.root}/config.yaml"
         try:
-            return load_config(dict(yaml.safe_load(self.storage.read("config.yaml")) or {}))
-        except (ConfigError, yaml.YAMLError, UnicodeDecodeError, ValueError) as wrong:
-            raise DataError(
-                f"{self.storage.root}/config.yaml is not of this raysim: {wrong}"
-            ) from wrong
+            return load_saved(RunFolder(self.storage.root).saved_config(), where)
+        except (ConfigError, CheckpointError) as wrong:
+            raise DataError(f"{where} is not of this raysim: {wrong}") from wrong
 
     @cached_property
     def data(self) -> DriverData:

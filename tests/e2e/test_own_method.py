@@ -119,6 +119,9 @@ def test_the_commands_of_the_example_work_as_written(command, tmp_path):
     assert "label_groups" in done.out
     saved = tmp_path / "runs/quickstart/label_groups/seed0/config.yaml"
     assert yaml.safe_load(saved.read_text())["imports"] == ["my_methods"]
+    unnamed = command("run", saved, "--resume")
+    assert (unnamed.code, "add --import my_methods" in unnamed.err) == (2, True)
+    assert command("run", saved, "--resume", "--import", "my_methods").code == 0
     changed = command("run", saved, "--resume", "imports=[my_methods, json]")
     assert changed.code == 2
     assert "imports (now ['my_methods', 'json'], was ['my_methods'])" in changed.err

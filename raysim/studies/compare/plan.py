@@ -8,7 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from raysim.config import FREE_TO_CHANGE, RunConfig, changed_keys, dump_config, load_config
+from raysim.config import (
+    FREE_TO_CHANGE,
+    RunConfig,
+    changed_keys,
+    dump_config,
+    load_config,
+    load_saved,
+)
 from raysim.errors import ConfigError, DataError, OutputError
 from raysim.experiment import Experiment
 from raysim.runs.folder import RunFolder
@@ -179,7 +186,7 @@ def unfinished(runs: Sequence[Run], *, resume: bool, force: bool) -> list[Run]:
 
 
 def _check_same(run: Run) -> None:
-    saved = load_config(run.folder.saved_config())
+    saved = load_saved(run.folder.saved_config(), f"{run.folder.path}/config.yaml")
     # What was imported besides does not touch a run that is finished: a method may join later.
     free = (*FREE_TO_CHANGE, "imports") if run.folder.is_finished else FREE_TO_CHANGE
     changed = changed_keys(run.config, saved, ignore=free)

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Literal
 
-from raysim.config import FREE_TO_CHANGE, RunConfig, changed_keys, load_config
+from raysim.config import FREE_TO_CHANGE, RunConfig, changed_keys, load_config, load_saved
 from raysim.errors import ConfigError, DataError
 from raysim.methods.method import uses_of
 from raysim.settings import did_you_mean
@@ -217,7 +217,7 @@ def differences(config: RunConfig, stored: Mapping[str, Any]) -> list[str]:
     Settings that were added since then count as their defaults.
     """
     try:
-        before = load_config(stored)
+        before = load_saved(stored, "the stored result")
     except ConfigError as wrong:
         return [str(wrong)]
     changes = changed_keys(config, before, ignore=FREE_TO_CHANGE)
