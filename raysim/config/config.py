@@ -172,7 +172,7 @@ def load_saved(plain: Mapping[str, Any], where: str) -> RunConfig:
     """Return the config of a run directory; ``where`` names it. Nothing is imported for it."""
     names = module_names(plain.get("imports"))
     try:
-        return _build(RunConfig, {**plain, "imports": names}, "")  # type: ignore[no-any-return]
+        return _build(RunConfig, {**plain, "imports": names}, "")
     except ConfigError:
         refuse_unnamed(names, where)
         raise
