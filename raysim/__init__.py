@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from raysim.models.zoo import MODELS
     from raysim.report.writer import write_report
     from raysim.runs.results import Results, RunResult, load_result, load_results
-    from raysim.studies.compare import compare
+    from raysim.studies.comparison import compare
+    from raysim.studies.sweep import sweep
 
 __version__ = "0.1.0"
 _HOME = {
@@ -40,7 +41,8 @@ _HOME = {
     "raysim.models.zoo": ("MODELS",),
     "raysim.report.writer": ("write_report",),
     "raysim.runs.results": ("Results", "RunResult", "load_result", "load_results"),
-    "raysim.studies.compare": ("compare",),
+    "raysim.studies.comparison": ("compare",),
+    "raysim.studies.sweep": ("sweep",),
 }
 _OTHER_NAMES = {"similarity": "similarity_matrix"}
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -48,7 +50,7 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "DATASETS", "FEATURES", "METHODS", "MODELS", "NOISE", "PARTITIONS", "Experiment", "Results",
     "RunConfig", "RunResult", "class_subspaces", "cluster", "compare", "load_config", "load_result",
-    "load_results", "relabel", "run", "similarity", "spectra", "write_report",
+    "load_results", "relabel", "run", "similarity", "spectra", "sweep", "write_report",
 ]
 # fmt: on
 

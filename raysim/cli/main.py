@@ -16,6 +16,7 @@ VERBS = {
     "watch": "watch",
     "show": "show",
     "compare": "compare",
+    "sweep": "sweep",
     "report": "report",
     "predict": "predict",
     "export": "export",

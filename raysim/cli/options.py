@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
+
+from raysim.errors import ConfigError
 
 
 class Resumable(click.Command):
@@ -48,3 +53,50 @@ trust_option = click.option(
     help="Module that the run's config names; it runs code, so none is imported unasked.",
 )
 """For verbs that read a run directory: what the config names in ``imports`` is not trusted."""
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(min=1), help="Runs at once; default: one per CPU."
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object, last line."
+)
+_STUDY = (
+    click.argument("config"),
+    click.argument("words", nargs=-1, metavar="[KEY=VALUE]..."),
+    click.option("--methods", required=True, metavar="A,B,...", help="Methods, or LABEL:METHOD."),
+    click.option(
+        "--with",
+        "settings",
+        type=(str, str),
+        multiple=True,
+        metavar="LABEL KEY=VALUE",
+        help="A setting of one method alone; may be given again.",
+    ),
+    click.option(
+        "--seeds", metavar="A-B|A,B", help="Like 0-4 or 0,2,5; default: the config's seed."
+    ),
+    import_option,
+    jobs_option,
+    click.option("--resume", is_flag=True, help="Keep what is finished, go on with the rest."),
+    click.option("--force", is_flag=True, help="Run everything again."),
+)
+
+
+def study_options(out: str) -> Callable[[Any], Any]:
+    """Return the decorator with what ``compare`` and ``sweep`` are told; ``out``: the report's."""
+    every = (
+        *_STUDY,
+        click.option("--out", metavar="FILE|FOLDER", help=f"The report; default {out}."),
+        json_option,
+    )
+
+    def decorate(command: Any) -> Any:
+        for option in reversed(every):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def check_resume(options: Any) -> None:
+    if options["resume"] and options["force"]:
+        raise ConfigError("--resume and --force contradict each other; give one of them")

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from raysim.cli.options import check_resume, jobs_option, json_option
 from raysim.cli.tables import print_table
 from raysim.errors import ConfigError, OutputError
 
@@ -29,7 +30,7 @@ from raysim.errors import ConfigError, OutputError
     show_default=True,
     help="full: the paper's setting; small: a stated reduction.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Runs at once; default: one per CPU.")
+@jobs_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -41,7 +42,7 @@ from raysim.errors import ConfigError, OutputError
 @click.option("--force", is_flag=True, help="Run the selected cells again.")
 @click.option("--summary", type=click.Path(path_type=Path), metavar="DIR", help="Write up DIR.")
 @click.option("--write", type=click.Path(path_type=Path), metavar="FILE", help="Summary's file.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last line.")
+@json_option
 def command(name: str | None, **options: Any) -> None:
     """Run the cells of table or figure NAME and show them beside what the paper prints.
 
@@ -62,8 +63,7 @@ def command(name: str | None, **options: Any) -> None:
             "reproduce needs the NAME of a table or figure, got none; see raysim reproduce --list"
         )
     else:
-        if options["resume"] and options["force"]:
-            raise ConfigError("--resume and --force contradict each other; give one of them")
+        check_resume(options)
         _reproduce(name, **options)
 
 
@@ -149,7 +149,7 @@ def _reproduce(
             f"{name}, scale {scale}: {len(runs)} of {every} runs to do, {count} at once, "
             f"about {_hours(hours)} of one core"
         )
-        failures = [*failures, *execute(runs, jobs=count, say=say)]
+        failures = [*failures, *execute(runs, jobs=count, say=say, force=force)]
     _report(target, chosen, scale, out, failures, as_json)
 
 

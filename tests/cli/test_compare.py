@@ -20,7 +20,7 @@ from raysim.errors import ConfigError
 from raysim.experiment import Experiment
 from raysim.models.params import initial_tree
 from raysim.storage.checkpoint import write_object
-from raysim.studies.compare.plan import Entry, parse_entries, parse_seeds, plan
+from raysim.studies.comparison import Entry, cells_of, parse_entries, parse_seeds
 
 SHORT = ("train.rounds=2", "train.epochs=1", "train.participation=0.1", "name=short")
 """One client trains in a round, so most models are still what they began as."""
@@ -264,7 +264,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(compare, tmp_path, a
 def test_settings_of_one_method_make_a_variant_with_a_folder_of_its_own():
     entries = parse_entries("single,prox:single", [("prox", "train.proximal=0.1")])
 
-    runs = plan("quickstart", ["train.rounds=3"], entries, seeds=(0, 1))
+    runs = cells_of("quickstart", ["train.rounds=3"], entries, seeds=(0, 1))
 
     assert entries[1] == Entry("prox", "single", ("train.proximal=0.1",))
     assert [run.title for run in runs] == [
@@ -284,10 +284,10 @@ def test_features_may_differ_between_methods_and_nothing_else_of_the_data():
 
 def test_many_at_once_run_without_ray_and_one_as_the_config_says(tmp_path):
     overrides = ["runtime={kind: ray, actors: 2}", f"output={tmp_path / 'x'}"]
-    (run,) = plan("quickstart", overrides, [Entry("single", "single")], seeds=None)
+    (run,) = cells_of("quickstart", overrides, [Entry("single", "single")], seeds=None)
 
-    assert run.job(local=True, force=False)["config"]["runtime"]["kind"] == "local"
-    assert run.job(local=False, force=False)["config"]["runtime"]["kind"] == "ray"
+    assert run.told(local=True, force=False)["config"]["runtime"]["kind"] == "local"
+    assert run.told(local=False, force=False)["config"]["runtime"]["kind"] == "ray"
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from raysim.config import FREE_TO_CHANGE, RunConfig, changed_keys, load_config, 
 from raysim.errors import ConfigError, DataError
 from raysim.methods.method import uses_of
 from raysim.settings import did_you_mean
-from raysim.studies.processes import listed_seeds
 from raysim.studies.reproduce.papers import PAPERS
 from raysim.studies.reproduce.tables import Cell, Rows, Target
+from raysim.studies.study import listed_seeds
 
 Scale = Literal["full", "small"]
 SCALES: tuple[Scale, ...] = ("full", "small")

@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from raysim.studies import processes
-from raysim.studies.processes import Job, Say
 from raysim.studies.reproduce.plan import Failure, Run
-from raysim.studies.reproduce.results import read_result
+from raysim.studies.study import Cell, Say, default_backend, run_study
 
 
-def execute(runs: Sequence[Run], *, jobs: int, say: Say) -> list[Failure]:
+def execute(
+    runs: Sequence[Run], *, jobs: int | None, say: Say, force: bool = False
+) -> list[Failure]:
     """Run everything and return what failed; ``Interrupted`` after Ctrl-C or SIGTERM."""
-    by_goal = {run.job["goal"]: run for run in runs}
-
-    def forget(job: Job) -> None:
-        """Remove a result that is made again: stopped half-way, it must not count as finished."""
-        if job.told["force"]:
-            Path(job.goal).unlink(missing_ok=True)
-
-    failed = processes.execute(
-        [
-            Job(
-                title=run.title,
-                told=run.job,
-                log=Path(goal).with_suffix(".error.txt"),
-                goal=goal,
-                # a run that may reuse optimum's training waits for it
-                after=(run.job.get("optimum") or {}).get("path"),
-            )
-            for goal, run in by_goal.items()
-        ],
-        worker="raysim.studies.reproduce.worker",
-        at_once=jobs,
+    cells = {run.title: (run, _cell(run)) for run in runs}
+    outcomes = run_study(
+        [cell for _, cell in cells.values()],
+        backend=default_backend(None, jobs),
         say=say,
-        score=_score,
-        before=forget,
+        errors=Path(),
+        force=force,
     )
-    return [Failure(by_goal[j.goal].cell.address, by_goal[j.goal].seed, e) for j, e in failed]
+    failed = [(cells[o.cell.title][0], o.error) for o in outcomes if o.error]
+    return [Failure(run.cell.address, run.seed, error) for run, error in failed]
 
 
-def _score(job: Job, last: Mapping[str, Any]) -> tuple[str, str]:
-    result = read_result(Path(job.goal))
-    remark = ", optimum's training reused" if last.get("reused") else ""
-    if "accuracy_percent" in result:
-        return f"{result['accuracy_percent']:.2f} %", remark
-    return f"{len(result['values'])} values", remark
+def _cell(run: Run) -> Cell:
+    optimum = run.job.get("optimum")  # a run that may reuse its training waits for it
+    return Cell(
+        {"cell": run.cell.address, "seed": str(run.seed)},
+        None,
+        work="raysim.studies.reproduce.worker:write",
+        more=run.job,
+        goal=Path(run.job["goal"]),
+        after=Path(optimum["path"]) if optimum else None,
+    )

@@ -1,4 +1,4 @@
-"""One run of a table in a process of its own (``processes``)."""
+"""What a back end of the study does for one run of a table."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 from raysim import __version__
 from raysim.config import RunConfig, load_config
 from raysim.runs.record import RoundRecord, newest
-from raysim.studies.processes import Tell, tell_rounds, work
 from raysim.studies.reproduce.recipes import config_digest, differences, public_config
 from raysim.studies.reproduce.results import FORMAT, Result, read_result, write_result
+from raysim.studies.study import Tell, tell_rounds
 
 DIGITS = 5
 
@@ -26,7 +26,13 @@ def write(job: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     result = measured(job, tell)
     result["seconds"].setdefault("total", round(time.perf_counter() - started, 3))
     write_result(Path(job["goal"]), result)
-    return {"reused": "reused_from" in result}
+    if "accuracy" not in result:
+        return {"values": len(result["values"])}
+    reused = "reused_from" in result
+    return {
+        "accuracy": result["accuracy"],
+        "remark": ", optimum's training reused" if reused else "",
+    }
 
 
 def measured(job: Mapping[str, Any], tell: Tell) -> Result:
@@ -180,7 +186,3 @@ def _processor(path: Path) -> str | None:
         return None
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else None
-
-
-if __name__ == "__main__":
-    work(write)
