@@ -25,12 +25,11 @@ differ) with a fixed date.
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 import numpy as np
 from numpy.lib import format as npy
@@ -38,6 +37,7 @@ from numpy.lib import format as npy
 from raysim.data.noise import NoisyLabels
 from raysim.data.partition import Split
 from raysim.errors import DataError, OutputError
+from raysim.storage.files import open_arrays, write_whole
 
 FORMAT = "raysim-split-1"
 _DTYPES = {
@@ -96,19 +96,17 @@ def export_split(
     }
     arrays = {name: np.asarray(value, dtype=_DTYPES[name]) for name, value in members.items()}
     goal = Path(path).expanduser()
-    part = goal.with_name(f".{goal.name}.{os.getpid()}.part")
+
+    def write(file: IO[bytes]) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, array in arrays.items():
+                info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+                info.create_system = 3  # the byte for Unix, on every system
+                with archive.open(info, "w", force_zip64=True) as member:
+                    npy.write_array(member, array, version=(1, 0), allow_pickle=False)
+
     try:
-        goal.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-                for name, array in arrays.items():
-                    info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-                    info.create_system = 3  # the byte for Unix, on every system
-                    with archive.open(info, "w", force_zip64=True) as member:
-                        npy.write_array(member, array, version=(1, 0), allow_pickle=False)
-            part.replace(goal)
-        finally:
-            part.unlink(missing_ok=True)
+        write_whole(goal, write)
     except OSError as error:
         raise OutputError(
             f"split file {goal} cannot be written, got {error.strerror}; choose another path"
@@ -158,14 +156,13 @@ def _read_npz(path: str | Path) -> dict[str, np.ndarray]:
         raise DataError(
             f"split file {path} must exist, got no file there; export it or correct the path"
         )
-    if not zipfile.is_zipfile(file):
-        _refuse(path, "must be an npz archive", "a file of another kind")
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            missing = sorted(set(_DTYPES) - set(archive.files))
-            arrays = {name: archive[name] for name in _DTYPES if name not in missing}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        _refuse(path, "must be an npz of plain arrays", str(error), error)
+
+    def say(wrong: str) -> str:
+        return f"split file {path} must be an npz of plain arrays, got {wrong}; export it again"
+
+    with open_arrays(file, say) as archive:
+        missing = sorted(set(_DTYPES) - set(archive.files))
+        arrays = {name: archive[name] for name in _DTYPES if name not in missing}
     if missing:
         _refuse(path, "must have all members", f"none called {', '.join(missing)}")
     for name, array in arrays.items():
@@ -192,7 +189,5 @@ def _offsets(pieces: Sequence[np.ndarray]) -> np.ndarray:
     return np.cumsum([0, *(len(piece) for piece in pieces)])
 
 
-def _refuse(
-    path: str | Path, rule: str, found: str, cause: BaseException | None = None
-) -> NoReturn:
-    raise DataError(f"split file {path} {rule}, got {found}; export it again") from cause
+def _refuse(path: str | Path, rule: str, found: str) -> NoReturn:
+    raise DataError(f"split file {path} {rule}, got {found}; export it again")

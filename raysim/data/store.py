@@ -24,6 +24,7 @@ import numpy as np
 from raysim.data.datasets import Arrays, Dataset, checked, data_root
 from raysim.data.truth import truth_file, write_truth
 from raysim.errors import DataError
+from raysim.storage.files import read_array, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +141,10 @@ def prepare(
 
 
 def _map(path: Path) -> np.ndarray:
-    array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
+    def say(wrong: str) -> str:
+        return f"{path} is damaged ({wrong}); remove {path.parent} and start again"
+
+    return read_array(path, say, mapped=True)
 
 
 def _key(dataset: Dataset, root: Path | None) -> str:
@@ -221,10 +224,8 @@ def _write_arrays(dataset: Dataset, root: Path | None, work: Path) -> Arrays:
 
 
 def _save(path: Path, array: np.ndarray) -> None:
-    part = path.with_suffix(".part")  # never write over a file that may be mapped
-    with part.open("wb") as file:
-        np.save(file, np.ascontiguousarray(array))
-    os.replace(part, path)
+    # by a rename: never write over a file that may be mapped
+    write_whole(path, lambda file: np.save(file, np.ascontiguousarray(array)))
 
 
 def content_digest(arrays: Iterable[np.ndarray]) -> str:

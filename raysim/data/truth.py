@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from raysim.errors import DataError
+from raysim.storage.files import read_array, write_whole
 
 if TYPE_CHECKING:
     from raysim.data.store import ImageStore
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 def true_labels(store: ImageStore) -> np.ndarray:
     """Return the true training labels (N,) int64 of the images in ``store``."""
     path = truth_file(store.folder.parents[1], store.digest)
-    try:
-        labels: np.ndarray = np.load(path, allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(
-            f"the true labels of dataset {store.name!r} cannot be read from {path}: {error}; "
+
+    def say(wrong: str) -> str:
+        return (
+            f"the true labels of dataset {store.name!r} cannot be read from {path}: {wrong}; "
             "start the run again, which writes them again"
-        ) from error
+        )
+
+    labels = read_array(path, say)
     if labels.shape != (store.num_train,) or labels.dtype != np.int64:
         raise DataError(
             f"{path} must hold {store.num_train} int64 labels, got {labels.dtype} {labels.shape}; "
@@ -38,10 +39,5 @@ def truth_file(cache: Path, digest: str) -> Path:
 
 
 def write_truth(cache: Path, digest: str, labels: np.ndarray) -> None:
-    """Keep ``labels`` for ``true_labels``, by one rename."""
-    path = truth_file(cache, digest)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    with part.open("wb") as file:
-        np.save(file, labels)
-    os.replace(part, path)
+    """Keep ``labels`` for ``true_labels``."""
+    write_whole(truth_file(cache, digest), lambda file: np.save(file, labels))

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +60,7 @@ from raysim.steps.local_training import (
     trained_model,
 )
 from raysim.steps.server import group_model, members_by_group
+from raysim.storage.labelled import read_labelled
 
 VALIDATION = "validation/images"
 """Name of the stored images and labels, where they are not the server's clean ones."""
@@ -335,37 +335,15 @@ def labelled_images(path: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
             f"method.validation.path: there is no file {path}; write it as {FORM}, or use another "
             "method.validation.kind"
         )
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            stored, labels = file["images"], file["labels"]
-    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as wrong:
-        raise DataError(
-            f"{path} is not an npz with images and labels ({wrong}); write it as {FORM}"
-        ) from wrong
-    images = stored[..., None] if stored.ndim == 3 else stored
-    if images.ndim != 4 or images.dtype != np.uint8:
-        raise DataError(
-            f"{path}: images must be uint8 (N, H, W, C), got {images.dtype} {stored.shape}; write "
-            f"it as {FORM}"
-        )
-    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
-        raise DataError(
-            f"{path}: labels must be integers ({len(images)},), one per image, got {labels.dtype} "
-            f"{labels.shape}; write it as {FORM}"
-        )
-    wrong_labels = labels[(labels < 0) | (labels >= classes)]
-    if len(wrong_labels):
-        raise DataError(
-            f"{path}: labels must be classes 0 to {classes - 1}, got {int(wrong_labels[0])}; "
-            "number the classes as the dataset does"
-        )
+    do = f"write it as {FORM}"
+    images, labels = read_labelled(Path(path), ("images", "labels"), do, classes=classes)
     missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:
         raise DataError(
             f"{path}: class {missing[0]} has no image ({len(missing)} of {classes} classes have "
             "none); add images of every class"
         )
-    return images, labels.astype(np.int64)
+    return images, labels
 
 
 # ---- validation images drawn around the clean ones (ours) --------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from raysim.data.datasets import DATASETS, standard, torchvision_files
+from raysim.data.datasets import DATASETS, checked, standard, torchvision_files
 from raysim.data.datasets.standard import read_idx
 from raysim.errors import DataError
 
@@ -22,7 +22,7 @@ SHAPES = {
 
 
 def load(name, root):
-    return DATASETS.get(name)().load(root)
+    return checked(DATASETS.get(name)().load(root), name)
 
 
 def assert_same(arrays, expected):
@@ -176,11 +176,14 @@ def test_an_incomplete_layout_counts_as_missing(tmp_path, small_arrays, write_id
     [
         ({"x_train": np.zeros((12, 16, 16, 3), np.uint8)}, "x_train must be uint8"),
         ({"x_test": np.zeros((6, 32, 32, 3))}, "got float64"),
-        ({"y_train": np.zeros(11, np.int64)}, "one int64 per image"),
-        ({"y_train": np.full(12, 10)}, r"in 0\.\.9, got 10\.\.10"),
-        ({"y_test": np.zeros(6)}, "must hold integers"),
-        ({"y_test": None}, "must hold x_train"),
-        ({"y_test": np.array([{}] * 6)}, "plain arrays"),  # pickled objects must not be opened
+        ({"y_train": np.zeros(11, np.int64)}, r"y_train must be integers \(12,\), one per image"),
+        ({"y_train": np.full(12, 10)}, "must be classes 0 to 9, got 10 to 10"),
+        ({"y_test": np.zeros(6)}, "y_test must be integers .* got float64"),
+        ({"y_test": None}, "must hold x_test, y_test, got x_train, y_train, x_test; write .* y_t"),
+        (
+            {"y_test": np.array([{}] * 6)},
+            "must be an npz of arrays, got: Object arrays",
+        ),  # pickled objects must not be opened
     ],
 )
 def test_an_npz_that_is_wrong_inside_is_refused(change, message, tmp_path, small_arrays):
@@ -197,7 +200,7 @@ def test_an_npz_that_is_wrong_inside_is_refused(change, message, tmp_path, small
 def test_an_npz_that_cannot_be_opened_is_refused(content, tmp_path):
     (tmp_path / "cifar10.npz").write_bytes(content)
 
-    with pytest.raises(DataError, match=r"cifar10\.npz must be an npz file"):
+    with pytest.raises(DataError, match=r"cifar10\.npz must be an npz of arrays"):
         load("cifar10", tmp_path)
 
 
@@ -211,11 +214,12 @@ def test_a_broken_idx_file_is_refused(content, tmp_path):
         read_idx(tmp_path / "file")
 
 
-def test_a_cut_off_gzip_file_is_refused(tmp_path, small_arrays, write_idx):
+@pytest.mark.parametrize("damage", [lambda b: b[:-20], lambda b: b[:10] + b"\xff" * 40 + b[50:]])
+def test_a_damaged_gzip_file_is_refused(damage, tmp_path, small_arrays, write_idx):
     folder = tmp_path / "MNIST" / "raw"
     write_idx(folder, small_arrays((28, 28)), gzipped=True)
     path = folder / "train-images-idx3-ubyte.gz"
-    path.write_bytes(path.read_bytes()[:-20])
+    path.write_bytes(damage(path.read_bytes()))
 
     with pytest.raises(DataError, match="fetch the file again"):
         load("mnist", tmp_path)

@@ -101,7 +101,24 @@ def test_an_unreadable_photo_is_named(tmp_path):
     draw_classes(tmp_path, ["a", "b"])
     (tmp_path / "train" / "b" / "bad.jpg").write_bytes(b"no picture")
 
-    with pytest.raises(DataError, match=r"bad\.jpg must be a readable photo"):
+    with pytest.raises(DataError, match=r"bad\.jpg must be a readable image"):
+        load("image_folder", tmp_path)
+
+
+def test_a_photo_of_more_pixels_than_pillow_opens_is_named(tmp_path, monkeypatch):
+    draw_classes(tmp_path, ["a"])
+    draw(tmp_path / "train" / "a" / "huge.png", RED, size=(50, 50))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)  # it refuses twice as many
+
+    with pytest.raises(DataError, match=r"huge\.png must be a readable image, got: .*2500 pixels"):
+        load("image_folder", tmp_path)
+
+
+def test_photos_of_16_bits_are_refused_instead_of_turning_white(tmp_path):
+    draw_classes(tmp_path, ["a"])
+    Image.fromarray(np.full((8, 8), 3000, np.uint16)).save(tmp_path / "train" / "a" / "deep.png")
+
+    with pytest.raises(DataError, match=r"deep\.png must have 8 bits per channel, got mode I;16"):
         load("image_folder", tmp_path)
 
 

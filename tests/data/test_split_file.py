@@ -267,7 +267,8 @@ def test_file_of_another_kind(tmp_path):
         read_split(path)
 
     assert str(error.value) == (
-        f"split file {path} must be an npz archive, got a file of another kind; export it again"
+        f"split file {path} must be an npz of plain arrays, got a single array instead of an npz "
+        "archive; export it again"
     )
 
 

@@ -141,12 +141,18 @@ def test_a_run_with_other_images_resumes_to_the_same_bits(run_tiny, tmp_path, ki
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"images": None}, r"not an npz with images and labels .*; write it as np.savez"),
-        ({"images": np.zeros((6, 2, 2, 1))}, r"images must be uint8 \(N, H, W, C\), got float64"),
+        ({"images": None}, r"must hold images, labels, got labels; write it as np.savez"),
+        (
+            {"images": np.zeros((6, 2, 2, 1))},
+            r"images must be uint8 images .*, got float64",
+        ),
         ({"images": np.zeros((6, 2), np.uint8)}, r"uint8 .*, got uint8 \(6, 2\); write"),
-        ({"labels": np.zeros(5, int)}, r"labels must be integers \(6,\), .* got int64 \(5,\)"),
+        (
+            {"labels": np.zeros(5, int)},
+            r"labels must be integers \(6,\), .* got int64 \(5,\)",
+        ),
         ({"labels": np.zeros(6)}, r"labels must be integers .* got float64"),
-        ({"labels": np.array([0, 1, 2, 3, 1, 0])}, r"classes 0 to 2, got 3; number"),
+        ({"labels": np.array([0, 1, 2, 3, 1, 0])}, r"classes 0 to 2, got 0 to 3; write"),
         ({"labels": np.array([0, 1, 1, 0, 1, 0])}, r"class 2 has no image \(1 of 3.*; add"),
     ],
 )

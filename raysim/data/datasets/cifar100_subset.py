@@ -6,7 +6,6 @@ reach the servers of the whole set (``cifar100``). The file has no test images.
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Annotated
 
@@ -16,14 +15,14 @@ from raysim.data.datasets.classes import CIFAR100_NAMES, CIFAR100_SUPERCLASSES, 
 from raysim.data.datasets.dataset import (
     DATASETS,
     Arrays,
-    DatasetKind,
+    Dataset,
     NewArray,
-    checked,
     data_root,
     in_memory,
 )
 from raysim.errors import DataError
 from raysim.settings import In, settings
+from raysim.storage.labelled import read_labelled
 
 FILE = "cifar100_subset.npz"
 VEHICLES = tuple(sorted((*CIFAR100_SUPERCLASSES[-2], *CIFAR100_SUPERCLASSES[-1])))
@@ -33,7 +32,7 @@ OTHERS = tuple(c for c in range(len(CIFAR100_NAMES)) if c not in VEHICLES)
 
 @DATASETS.register("cifar100_subset")
 @settings
-class Cifar100Subset(DatasetKind):
+class Cifar100Subset(Dataset):
     """CIFAR-100, 10,000 training images: all vehicles and as many others, 32x32 colour."""
 
     test_every: Annotated[int, In("[2, inf)")] = 10  # ours: the file has training images only
@@ -56,20 +55,10 @@ class Cifar100Subset(DatasetKind):
         """Return the arrays, both splits in the order of the file."""
         self.ensure(root)
         (path,) = self.sources(root)
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                images, labels = file["x"], file["y"].astype(np.int64)
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise DataError(
-                f"{path} must be an npz file with x and y, got: {error}; copy it again"
-            ) from error
-        if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3):
-            raise DataError(
-                f"{path}: x must be uint8 images (N, 32, 32, 3), got {images.dtype} "
-                f"{images.shape}; copy it again"
-            )
+        names, shape, classes = ("x", "y"), (32, 32, 3), len(CIFAR100_NAMES)
+        images, labels = read_labelled(path, names, "copy it again", shape=shape, classes=classes)
         is_test = np.arange(len(labels)) % self.test_every == self.test_every - 1
-        arrays = Arrays(
+        return Arrays(
             train_images=images[~is_test],
             train_labels=labels[~is_test],
             test_images=images[is_test],
@@ -78,7 +67,6 @@ class Cifar100Subset(DatasetKind):
             mean=(0.5071, 0.4865, 0.4409),  # of the whole set
             std=(0.2673, 0.2564, 0.2762),
         )
-        return checked(arrays, f"dataset 'cifar100_subset' in {path.parent}")
 
     def tasks(self, groups: int) -> Tasks | None:
         return (VEHICLES, OTHERS) if groups == 2 else None

@@ -10,12 +10,14 @@ from __future__ import annotations
 import io
 import pickle
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from raysim.errors import DataError
+from raysim.storage.files import open_arrays
 
 FILES = {
     "cifar10n": ("cifar10n.npz", "CIFAR-10_human.pt"),
@@ -34,7 +36,7 @@ COLUMNS = {
 """Where the labels of a variant are; the true ones are ``clean_label``."""
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
-    *(pickle.UnpicklingError, zipfile.BadZipFile),
+    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, DataError),
 )
 
 
@@ -47,7 +49,7 @@ def read_human_labels(path: Path) -> dict[str, np.ndarray]:
     """Return the label columns of a file, each (50,000,) int64, in the original order."""
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
+            with open_arrays(path, str) as file:
                 columns = {key: file[key] for key in file.files}
         else:  # the dictionary of a torch.save file, read without torch
             with zipfile.ZipFile(path) as archive:

@@ -14,29 +14,29 @@ from typing import Annotated
 import numpy as np
 
 from raysim.data.datasets.client_folder import (
+    DO,
     SERVER,
     TEST,
     ClientFolder,
     Part,
     read_client_folder,
-    read_npz,
 )
 from raysim.data.datasets.dataset import (
     DATASETS,
     Arrays,
-    DatasetKind,
+    Dataset,
     NewArray,
     channel_statistics,
-    checked,
     data_root,
     in_memory,
 )
-from raysim.data.datasets.image_folder import decode
+from raysim.data.datasets.photos import decode
 from raysim.data.noise import NoisyLabels
 from raysim.data.partition import Split, floor_share
 from raysim.errors import ConfigError, DataError
 from raysim.seeding import stream
 from raysim.settings import In, settings
+from raysim.storage.labelled import as_images, read_members
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Given:
 
 @DATASETS.register("client_files")
 @settings
-class ClientFiles(DatasetKind):
+class ClientFiles(Dataset):
     """Your own data, one npz file or folder of photos per client (with partition ``given``)."""
 
     size: Annotated[int, In("[8, 1024]")] = 64
@@ -73,20 +73,21 @@ class ClientFiles(DatasetKind):
         """Return the images of all clients, of the server, and of the test."""
         found = self._read(root)
         held = _held_out(found, self.test_fraction)
-        clients = [
-            (part, np.setdiff1d(np.arange(len(part.labels)), rows))
+        train = [
+            (part, np.delete(part.rows, rows))
             for part, rows in zip(found.clients, held, strict=True)
         ]
-        server = [] if found.server is None else [(found.server, _all(found.server))]
+        if found.server is not None:
+            train.append((found.server, found.server.rows))
         test = list(zip(found.clients, held, strict=True))
         if found.test is not None:
-            test = [(found.test, _all(found.test))]
-        train_images, train_labels = self._gather("train", [*clients, *server], new_array)
+            test = [(found.test, found.test.rows)]
+        train_images, train_labels = self._gather("train", train, new_array)
         test_images, test_labels = self._gather("test", test, new_array)
         mean, std = (0.0,) * train_images.shape[3], (1.0,) * train_images.shape[3]
         if train_images.dtype == np.uint8:
             mean, std = channel_statistics(train_images)
-        arrays = Arrays(
+        return Arrays(
             train_images=train_images,
             train_labels=train_labels,
             test_images=test_images,
@@ -95,7 +96,6 @@ class ClientFiles(DatasetKind):
             mean=mean,
             std=std,
         )
-        return checked(arrays, f"dataset {'client_files'!r} in {found.root}")
 
     def given(self, root: str | None, per_class: int) -> Given:
         """Return who holds what, as the files say; ``per_class`` is data.server.per_class."""
@@ -114,7 +114,7 @@ class ClientFiles(DatasetKind):
         held = _held_out(found, self.test_fraction)
         _check_test(found, held)
         kept = [np.delete(p.labels, rows) for p, rows in zip(found.clients, held, strict=True)]
-        true = [np.delete(_truth(p), rows) for p, rows in zip(found.clients, held, strict=True)]
+        true = [np.delete(p.truth, rows) for p, rows in zip(found.clients, held, strict=True)]
         ends = np.cumsum([len(labels) for labels in kept])
         wrong = np.array([np.mean(a != b) for a, b in zip(kept, true, strict=True)])
         clean = 0 if found.server is None else len(found.server.labels)
@@ -164,25 +164,19 @@ class ClientFiles(DatasetKind):
             images[at : at + len(own)] = own
             at += len(own)
         assert images is not None
-        return images, np.concatenate([_truth(part)[rows] for part, rows in parts])
+        return images, np.concatenate([part.truth[rows] for part, rows in parts])
 
 
 def _npz_images(part: Part) -> np.ndarray:
     """Return the images (N, H, W, C) of an npz, uint8 or float32."""
-    images = read_npz(part.path, ("images",)).get("images")
-    if images is None:
-        raise DataError(f"{part.path} must hold images and labels, got no images; add images=...")
-    is_real = images.dtype == np.uint8 or images.dtype.kind == "f"
-    if images.ndim not in (3, 4) or not is_real or len(images) != len(part.labels):
+    stored = read_members(part.path, ("images",), DO)["images"]
+    images = as_images(stored, f"{part.path}: images", DO, floats=True)
+    if len(images) != len(part.labels):
         raise DataError(
-            f"{part.path} must hold uint8 or float images (N, H, W) or (N, H, W, C) with N = "
-            f"{len(part.labels)} labels, got {images.dtype} {images.shape}; write them so"
+            f"{part.path} must hold one label per image, got {len(part.labels)} labels for "
+            f"{len(images)} images; {DO}"
         )
-    if images.dtype != np.uint8:
-        images = images.astype(np.float32)
-        if not np.isfinite(images).all():
-            raise DataError(f"{part.path} must hold finite images, got NaN or infinity; clean them")
-    return images[..., None] if images.ndim == 3 else images
+    return images
 
 
 def _held_out(found: ClientFolder, fraction: float) -> list[np.ndarray]:
@@ -198,15 +192,6 @@ def _held_out(found: ClientFolder, fraction: float) -> list[np.ndarray]:
         drawn = stream(0, "client_files.test", k).choice(len(part.labels), count, replace=False)
         rows.append(np.sort(drawn))
     return rows
-
-
-def _truth(part: Part) -> np.ndarray:
-    """Return the true labels; without them the given ones stand in and are scored nowhere."""
-    return part.labels if part.true is None else part.true
-
-
-def _all(part: Part) -> np.ndarray:
-    return np.arange(len(part.labels))
 
 
 def _check_test(found: ClientFolder, held: Sequence[np.ndarray]) -> None:

@@ -7,8 +7,7 @@ same way, and ``tasks.yaml``.
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,10 +16,13 @@ import numpy as np
 
 from raysim.data.datasets.classes import Tasks
 from raysim.data.datasets.dataset import by_number
-from raysim.data.datasets.image_folder import class_folders, photos_below
+from raysim.data.datasets.image_folder import class_folders
+from raysim.data.datasets.photos import photos_below
 from raysim.errors import DataError
+from raysim.storage.labelled import as_labels, read_members
 
 TEST, SERVER, TASKS = "test", "server", "tasks.yaml"
+DO = "write it with np.savez(path, images=..., labels=class numbers from 0)"
 LAYOUT = "<client>.npz with images and labels, or <client>/<class>/*.png; test.npz or test/<class>/"
 
 
@@ -35,6 +37,15 @@ class Part:
     true: np.ndarray | None = None
     photos: tuple[Path, ...] = ()
     """Image files in the order of the labels; empty for an npz."""
+
+    @property
+    def truth(self) -> np.ndarray:
+        """True labels; without them the given ones stand in and are scored nowhere."""
+        return self.labels if self.true is None else self.true
+
+    @property
+    def rows(self) -> np.ndarray:
+        return np.arange(len(self.labels))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,39 +113,12 @@ def read_client_folder(root: Path) -> ClientFolder:
 
 
 def _npz_part(path: Path) -> Part:
-    arrays = read_npz(path, ("labels", "true_labels"))
-    if "labels" not in arrays:
-        _refuse(path, "must hold images and labels", "no labels", "add labels=...")
-    labels, true = (_checked_labels(path, arrays, name) for name in ("labels", "true_labels"))
-    assert labels is not None
-    if true is not None and true.shape != labels.shape:
-        found = f"{len(true)} for {len(labels)}"
-        _refuse(path, "must hold one true label per label", found, "write them from one list")
+    arrays = read_members(path, ("labels",), DO, perhaps=("true_labels",))
+    labels = as_labels(arrays["labels"], f"{path}: labels", DO)
+    true = arrays.get("true_labels")
+    if true is not None:
+        true = as_labels(true, f"{path}: true_labels", DO, count=len(labels))
     return Part(path.stem, path, labels, true)
-
-
-def read_npz(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return those of the arrays ``names`` that a file holds; others are not read."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in names if name in archive.files}
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{path} must be an npz file of plain arrays, got: {error}; write it with "
-            "np.savez(path, images=..., labels=...)"
-        ) from error
-
-
-def _checked_labels(path: Path, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray | None:
-    labels = arrays.get(name)
-    if labels is None:
-        return None
-    if labels.ndim != 1 or not len(labels) or labels.dtype.kind not in "iu":
-        found = f"{labels.dtype} {labels.shape}"
-        _refuse(path, f"must hold {name} as class numbers (N,)", found, "number the classes from 0")
-    if labels.min() < 0:
-        _refuse(path, f"must hold {name} of 0 or more", str(labels.min()), "number them from 0")
-    return labels.astype(np.int64)
 
 
 def _photo_part(folder: Path, own: Sequence[str], names: Sequence[str]) -> Part:
@@ -155,10 +139,7 @@ def _tasks(
     """Return the tasks, the task of every client, and whether a file names them."""
     if (root / TASKS).is_file():
         return *_named_tasks(root / TASKS, clients, names), True
-    own = [
-        tuple(np.unique(part.labels if part.true is None else part.true).tolist())
-        for part in clients
-    ]
+    own = [tuple(np.unique(part.truth).tolist()) for part in clients]
     tasks = tuple(dict.fromkeys(own))
     return tasks, np.array([tasks.index(classes) for classes in own], dtype=np.int64), False
 
@@ -170,7 +151,12 @@ def _named_tasks(
     task_of = np.full(len(clients), -1, dtype=np.int64)
     tasks = []
     for m, (task, content) in enumerate(_read_tasks(path).items()):
-        tasks.append(tuple(sorted(_class(path, c, names) for c in content["classes"])))
+        classes = list(map(str, content["classes"]))  # written as numbers or as names
+        strange = [label for label in classes if label not in names]
+        if strange:
+            rule = f"must name classes of {names[0]} to {names[-1]}"
+            _refuse(path, rule, strange[0], "correct it")
+        tasks.append(tuple(sorted(names.index(label) for label in classes)))
         for client in map(str, content["clients"]):
             if client not in ids or task_of[ids[client]] >= 0:
                 why = "unknown client" if client not in ids else "client of two tasks"
@@ -199,13 +185,6 @@ def _read_tasks(path: Path) -> dict[str, Any]:
     if not lists or not all(lists):
         _refuse(path, form, repr(content)[:60], "correct it")
     return tasks
-
-
-def _class(path: Path, label: Any, names: Sequence[str]) -> int:
-    """Return the number of a class that is written as a number or as a name."""
-    if str(label) in names:
-        return list(names).index(str(label))
-    _refuse(path, f"must name classes of {names[0]} to {names[-1]}", repr(label), "correct it")
 
 
 def _refuse(path: Path, rule: str, found: str, do: str) -> NoReturn:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,45 +40,29 @@ class Arrays:
     std: tuple[float, ...]
 
 
-class Dataset(Protocol):
-    """A configured dataset: frozen settings plus the reading of its files."""
-
-    choice_name: ClassVar[str]
-
-    def ensure(self, root: Path | None) -> None:
-        """Make sure the files are there; without ``root`` a downloadable set is downloaded."""
-        ...
-
-    def sources(self, root: Path | None) -> list[Path]:
-        """Return the files that ``load`` would read; none for an embedded set."""
-        ...
-
-    def load(self, root: Path | None, new_array: NewArray = ...) -> Arrays:
-        """Return the arrays; large image arrays are made by ``new_array``."""
-        ...
-
-    def tasks(self, groups: int) -> Tasks | None:
-        """Return the published class sets of ``groups`` tasks; None: split the classes evenly."""
-        ...
-
-
-DATASETS: Registry[Dataset] = Registry("dataset", key="name", home="raysim.data.datasets")
-
-
-class DatasetKind:
-    """A dataset without files or published tasks; a kind that has some says so."""
+class Dataset(ABC):
+    """A configured dataset: frozen settings plus the reading of its files, if it has any."""
 
     __slots__ = ()
     choice_name: ClassVar[str]
 
-    def ensure(self, root: Path | None) -> None:
-        """Make sure the files are there."""
+    def ensure(self, root: Path | None) -> None:  # noqa: B027 - some sets have no files
+        """Make sure the files are there; without ``root`` a downloadable set is downloaded."""
 
     def sources(self, root: Path | None) -> list[Path]:
+        """Return the files that ``load`` would read; none for an embedded set."""
         return []
 
+    @abstractmethod
+    def load(self, root: Path | None, new_array: NewArray = ...) -> Arrays:
+        """Return the arrays, which ``checked`` may refuse; ``new_array`` makes large images."""
+
     def tasks(self, groups: int) -> Tasks | None:
+        """Return the published class sets of ``groups`` tasks; None: split the classes evenly."""
         return None
+
+
+DATASETS: Registry[Dataset] = Registry("dataset", key="name", home="raysim.data.datasets")
 
 
 def in_memory(split: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

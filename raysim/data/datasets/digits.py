@@ -10,7 +10,7 @@ from raysim.data.datasets.classes import DIGIT_NAMES, DIGIT_TASKS, Tasks
 from raysim.data.datasets.dataset import (
     DATASETS,
     Arrays,
-    DatasetKind,
+    Dataset,
     NewArray,
     channel_statistics,
     in_memory,
@@ -20,7 +20,7 @@ from raysim.settings import settings
 
 @DATASETS.register("digits")
 @settings
-class Digits(DatasetKind):
+class Digits(Dataset):
     """Digits, 8x8 grey; the test set is every 5th image of each class, in file order."""
 
     def load(self, root: Path | None, new_array: NewArray = in_memory) -> Arrays:

@@ -6,7 +6,6 @@ Photos are cropped to a centred square, resized and kept as uint8: every run rea
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -17,29 +16,21 @@ from raysim.data.datasets.classes import CLOTHING1M_NAMES
 from raysim.data.datasets.dataset import (
     DATASETS,
     Arrays,
-    DatasetKind,
+    Dataset,
     NewArray,
     channel_statistics,
-    checked,
     data_root,
     in_memory,
     missing_files,
 )
+from raysim.data.datasets.photos import decode, photos_below
 from raysim.errors import DataError
 from raysim.settings import In, settings
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-PHOTOS = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
-_BLOCK = 1024
+Listing = tuple[list[Path], list[int]]
+"""Image files of one split and their labels, in a fixed order."""
 _FOLDER_LAYOUT = "train/<class>/*.jpg with test/<class>/*.jpg or val/<class>/*.jpg"
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Image files of one split with their labels, in a fixed order."""
-
-    paths: list[Path]
-    labels: list[int]
 
 
 @dataclass(frozen=True)
@@ -53,7 +44,7 @@ class Splits:
 
 
 @settings
-class PhotoSet(DatasetKind):
+class PhotoSet(Dataset):
     """Reading that the photo sets share; a subclass only says which files belong to which class."""
 
     size: Annotated[int, In("[8, 1024]")] = 64
@@ -76,28 +67,19 @@ class PhotoSet(DatasetKind):
 
     def sources(self, root: Path | None) -> list[Path]:
         found = self._found(root)
-        return [*found.lists, *found.train.paths, *found.test.paths]
+        return [*found.lists, *found.train[0], *found.test[0]]
 
     def load(self, root: Path | None, new_array: NewArray = in_memory) -> Arrays:
         """Return the photos as (N, size, size, 3) uint8."""
         found = self._found(root)
-        images = {}
-        for split, listing in (("train", found.train), ("test", found.test)):
-            images[split] = new_array(
-                split, (len(listing.paths), self.size, self.size, 3), np.uint8
-            )
-            decode(listing.paths, images[split])
-        mean, std = self.normalisation or channel_statistics(images["train"])
-        arrays = Arrays(
-            train_images=images["train"],
-            train_labels=np.array(found.train.labels, np.int64),
-            test_images=images["test"],
-            test_labels=np.array(found.test.labels, np.int64),
-            class_names=found.class_names,
-            mean=mean,
-            std=std,
-        )
-        return checked(arrays, f"dataset {self.choice_name!r} in {self.folder(root)}")
+        read: list[tuple[np.ndarray, np.ndarray]] = []
+        for split, (paths, labels) in (("train", found.train), ("test", found.test)):
+            images = new_array(split, (len(paths), self.size, self.size, 3), np.uint8)
+            decode(paths, images)
+            read.append((images, np.array(labels, np.int64)))
+        train, test = read
+        mean, std = self.normalisation or channel_statistics(train[0])
+        return Arrays(*train, *test, class_names=found.class_names, mean=mean, std=std)
 
     def _found(self, root: Path | None) -> Splits:
         base = self.folder(root)
@@ -192,11 +174,6 @@ def class_folders(folder: Path) -> list[str]:
     return [entry.name for entry in os.scandir(folder) if entry.is_dir()]
 
 
-def photos_below(folder: Path) -> list[Path]:
-    """Return the photos at any depth, sorted."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in PHOTOS)
-
-
 def _list_folders(split: Path, names: list[str]) -> Listing:
     paths: list[Path] = []
     labels: list[int] = []
@@ -206,11 +183,12 @@ def _list_folders(split: Path, names: list[str]) -> Listing:
             raise DataError(f"{split / name} must hold photos, got none; add some or remove it")
         paths += files
         labels += [label] * len(files)
-    return Listing(paths, labels)
+    return paths, labels
 
 
 def _clothing_splits(base: Path, lists: Path, train_split: str) -> Splits:
-    listings, read = [], []
+    listings: list[Listing] = []
+    read = []
     for labels, keys in ((train_split, f"{train_split}_train"), ("clean", "clean_test")):
         label_file, key_file = lists / f"{labels}_label_kv.txt", lists / f"{keys}_key_list.txt"
         label_of = dict(line.split() for line in _lines(label_file))
@@ -221,7 +199,7 @@ def _clothing_splits(base: Path, lists: Path, train_split: str) -> Splits:
                 f"{label_file} must label every key of {key_file.name}, {len(absent)} are missing, "
                 f"first {absent[0]!r}; use lists of the same release"
             )
-        listings.append(Listing([base / key for key in chosen], [int(label_of[k]) for k in chosen]))
+        listings.append(([base / key for key in chosen], [int(label_of[key]) for key in chosen]))
         read += [label_file, key_file]
     return Splits(CLOTHING1M_NAMES, listings[0], listings[1], tuple(dict.fromkeys(read)))
 
@@ -230,25 +208,3 @@ def _lines(path: Path) -> list[str]:
     if not path.is_file():
         raise missing_files("clothing1m", path.parent, path.name)
     return [line for line in path.read_text().splitlines() if line.strip()]
-
-
-def decode(paths: list[Path], images: np.ndarray) -> None:
-    """Write the photos of ``paths`` into ``images`` (N, S, S, 3), centred and resized."""
-    from PIL import Image, ImageOps
-
-    side = images.shape[1]
-
-    def read(row: int) -> None:
-        try:
-            with Image.open(paths[row]) as photo:
-                square = ImageOps.fit(photo.convert("RGB"), (side, side), Image.Resampling.BILINEAR)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(
-                f"{paths[row]} must be a readable photo, got: {error}; replace or remove it"
-            ) from error
-        images[row] = np.asarray(square)
-
-    # Threads: Pillow lets go of the interpreter lock while it decodes and resizes.
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for start in range(0, len(paths), _BLOCK):  # a million pending calls need a gigabyte
-            list(pool.map(read, range(start, min(start + _BLOCK, len(paths)))))

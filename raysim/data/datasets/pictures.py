@@ -6,22 +6,26 @@ shape, resized.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from raysim.data.datasets.photos import MODES, PHOTOS, fitted, open_photo, photos_below
 from raysim.errors import DataError
+from raysim.storage.files import open_arrays, read_array
+from raysim.storage.labelled import as_labels
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".gif", ".tif", ".tiff", ".webp"}
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 ARRAYS = {".npy", ".npz"}
 IMAGES, LABELS = ("x", "images", "x_test"), ("y", "labels", "y_test")
 """Names that these arrays may have in an npz file; the first one present is read."""
 BLOCK = 4096
 """Images in memory at once; whole batches of evaluation, so that cutting changes no batch."""
-_MODES = {1: "L", 3: "RGB"}
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,9 @@ def read_blocks(
 
 def _folder(path: Path, class_names: Sequence[str]) -> list[_Photo]:
     """Return the photos at any depth; below a folder named like a class, that is their label."""
-    files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    files = photos_below(path)
     if not files:
-        raise DataError(f"{path} must hold images ({', '.join(sorted(SUFFIXES))}), got none")
+        raise DataError(f"{path} must hold images ({', '.join(sorted(PHOTOS))}), got none")
     known = {name: label for label, name in enumerate(class_names)}
     tops = [file.relative_to(path).parts for file in files]
     labels = [known.get(parts[0]) if len(parts) > 1 else None for parts in tops]
@@ -107,56 +111,31 @@ def _folder(path: Path, class_names: Sequence[str]) -> list[_Photo]:
 
 
 def _photo_blocks(photos: Sequence[_Photo], wanted: Wanted, changed: Changed) -> Iterator[Block]:
-    from PIL import Image
-
     for start in range(0, len(photos), BLOCK):
         part = photos[start : start + BLOCK]
         images = np.empty((len(part), *wanted.image_shape), np.uint8)
         for row, photo in enumerate(part):
-            try:
-                with Image.open(photo.path) as picture:
-                    images[row] = _fitted(picture, wanted, changed, str(photo.path))
-            except (OSError, SyntaxError, ValueError) as wrong:
-                raise DataError(
-                    f"{photo.path} must be a readable image, got: {wrong}; replace or remove it"
-                ) from wrong
+            images[row] = _fitted(open_photo(photo.path), wanted, changed, str(photo.path))
         yield Block([str(photo.path) for photo in part], images, [photo.label for photo in part])
 
 
-def _fitted(picture: object, wanted: Wanted, changed: Changed, name: str) -> np.ndarray:
-    """Return (H, W, C) uint8: converted as photo sets are, cut to the shape, resized."""
-    from PIL import Image, ImageOps
-
-    assert isinstance(picture, Image.Image)
+def _fitted(picture: Image, wanted: Wanted, changed: Changed, name: str) -> np.ndarray:
+    """Return (H, W, C) uint8 as photo sets have it; note what was changed."""
     height, width, channels = wanted.image_shape
-    if channels not in _MODES:
+    if channels not in MODES:
         raise DataError(f"the model takes {channels} channels, {name} is an image; give npy or npz")
-    if picture.mode.startswith(("I", "F")):  # a conversion would cut values above 255
-        raise DataError(
-            f"{name} must have 8 bits per channel, got mode {picture.mode}; convert it first"
-        )
-    plain = picture.convert(_MODES[channels])
-    changed.recoloured += picture.mode not in (plain.mode, "P", "1")
+    changed.recoloured += picture.mode not in (MODES[channels], "P", "1")
     changed.resized += picture.size != (width, height)
-    fitted = ImageOps.fit(plain, (width, height), Image.Resampling.BILINEAR)
-    return np.asarray(fitted).reshape(wanted.image_shape)
+    return fitted(picture, wanted.image_shape, name)
 
 
 def _array_blocks(path: Path, wanted: Wanted, changed: Changed) -> Iterator[Block]:
     images, labels = _read(path)
     images = _stacked(images, wanted, changed, str(path))
     if labels is not None:
-        count, classes = len(images), len(wanted.class_names)
-        if labels.shape != (count,) or labels.dtype.kind not in "iu":
-            raise DataError(
-                f"{path}: labels must be {count} integers, got {labels.dtype} {labels.shape}; "
-                "write one class number per image"
-            )
-        if labels.min() < 0 or labels.max() >= classes:
-            raise DataError(
-                f"{path}: labels must be classes 0 to {classes - 1}, got {labels.min()} to "
-                f"{labels.max()}; the model knows no others"
-            )
+        classes = len(wanted.class_names)
+        do = "write the model's class number of every image"
+        labels = as_labels(labels, f"{path}: labels", do, count=len(images), classes=classes)
     for start in range(0, len(images), BLOCK):
         rows = range(start, min(start + BLOCK, len(images)))
         part = _like_wanted(images[rows.start : rows.stop], wanted, changed, str(path))
@@ -165,23 +144,21 @@ def _array_blocks(path: Path, wanted: Wanted, changed: Changed) -> Iterator[Bloc
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    try:
-        if path.suffix.lower() == ".npy":
-            return np.load(path, mmap_mode="r", allow_pickle=False), None
-        with np.load(path, allow_pickle=False) as file:
-            names = list(file.files)
-            images = next((n for n in IMAGES if n in names), names[0] if len(names) == 1 else None)
-            labels = next((n for n in LABELS if n in names), None)
-            if images is None:
-                raise DataError(
-                    f"{path} must hold images as one of {', '.join(IMAGES)}, got "
-                    f"{', '.join(names) or 'nothing'}; write it with np.savez(path, x=..., y=...)"
-                )
-            return file[images], None if labels is None else file[labels]
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as wrong:
-        raise DataError(
-            f"{path} must be an array file without objects, got: {wrong}; write it again"
-        ) from wrong
+    def say(wrong: str) -> str:
+        return f"{path} must be an array file without objects, got: {wrong}; write it again"
+
+    if path.suffix.lower() == ".npy":
+        return read_array(path, say, mapped=True), None
+    with open_arrays(path, say) as file:
+        names = list(file.files)
+        images = next((n for n in IMAGES if n in names), names[0] if len(names) == 1 else None)
+        labels = next((n for n in LABELS if n in names), None)
+        if images is None:
+            raise DataError(
+                f"{path} must hold images as one of {', '.join(IMAGES)}, got "
+                f"{', '.join(names) or 'nothing'}; write it with np.savez(path, x=..., y=...)"
+            )
+        return file[images], None if labels is None else file[labels]
 
 
 def _stacked(images: np.ndarray, wanted: Wanted, changed: Changed, name: str) -> np.ndarray:
@@ -219,13 +196,13 @@ def _like_wanted(images: np.ndarray, wanted: Wanted, changed: Changed, name: str
         )
     if images.shape[1:] == wanted.image_shape:
         return np.asarray(images)
-    from PIL import Image
+    from PIL.Image import fromarray
 
-    if images.shape[3] not in _MODES:
+    if images.shape[3] not in MODES:
         raise DataError(
             f"{name} must hold images of {wanted.image_shape[2]} channels, last, got shape "
             f"{images.shape}; write it as (N, H, W, C)"
         )
     flat = images[..., 0] if images.shape[3] == 1 else images
-    fitted = [_fitted(Image.fromarray(np.asarray(i)), wanted, changed, name) for i in flat]
+    fitted = [_fitted(fromarray(np.asarray(i)), wanted, changed, name) for i in flat]
     return np.stack(fitted)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import logging
 import math
-import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -29,10 +29,9 @@ from raysim.data.datasets.classes import (
 from raysim.data.datasets.dataset import (
     DATASETS,
     Arrays,
-    DatasetKind,
+    Dataset,
     NewArray,
     channel_statistics,
-    checked,
     data_root,
     in_memory,
     missing_files,
@@ -40,11 +39,11 @@ from raysim.data.datasets.dataset import (
 from raysim.data.datasets.torchvision_files import download, place, read_split
 from raysim.errors import DataError
 from raysim.settings import settings
+from raysim.storage.labelled import read_labelled
 
 log = logging.getLogger(__name__)
 
-KEYS = ("x_train", "y_train", "x_test", "y_test")
-"""Arrays of a prepared file."""
+_FORM = "write it with np.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
 IDX_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -98,7 +97,7 @@ class Facts:
         return self.files
 
 
-class StandardSet(DatasetKind):
+class StandardSet(Dataset):
     """Finding and reading that the published sets share; a subclass only states its facts."""
 
     __slots__ = ()
@@ -125,85 +124,42 @@ class StandardSet(DatasetKind):
     def load(self, root: Path | None, new_array: NewArray = in_memory) -> Arrays:
         """Return the arrays in the order of the original files."""
         self.ensure(root)
-        folder = data_root(root)
-        arrays = self._read(folder, self.facts.find(folder))
-        train = arrays["x_train"]
-        what = f"dataset {self.facts.name!r} in {folder}"
-        if train.shape[1:] != self.facts.image_shape:
+        folder, shape = data_root(root), self.facts.image_shape
+        train, test = self._read(folder, self.facts.find(folder))
+        if train[0].shape[1:] != shape:
             raise DataError(
-                f"{what}: images must be (N, H, W, C) with (H, W, C) = {self.facts.image_shape}, "
-                f"got {train.shape}; fetch the files again"
+                f"dataset {self.facts.name!r} in {folder}: images must be (N, H, W, C) with "
+                f"(H, W, C) = {shape}, got {train[0].shape}; fetch the files again"
             )
-        mean, std = self.facts.normalisation or channel_statistics(train)
-        return checked(
-            Arrays(
-                train_images=train,
-                train_labels=arrays["y_train"],
-                test_images=arrays["x_test"],
-                test_labels=arrays["y_test"],
-                class_names=self.facts.class_names,
-                mean=mean,
-                std=std,
-            ),
-            what,
-        )
+        mean, std = self.facts.normalisation or channel_statistics(train[0])
+        return Arrays(*train, *test, class_names=self.facts.class_names, mean=mean, std=std)
 
     def tasks(self, groups: int) -> Tasks | None:
         return self.facts.task_table.get(groups)
 
-    def _read(self, folder: Path, files: list[Path]) -> dict[str, np.ndarray]:
+    def _read(self, folder: Path, files: list[Path]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return images and labels of training and test."""
+        facts = self.facts
         if files[0].suffix == ".npz":
-            return read_npz(files[0], self.facts.image_shape)
-        if self.facts.is_idx:
-            train, train_labels, test, test_labels = (read_idx(path) for path in files)
-            y_train, y_test = train_labels.astype(np.int64), test_labels.astype(np.int64)
-            arrays = (train[..., None], y_train, test[..., None], y_test)
-            return dict(zip(KEYS, arrays, strict=True))
-        class_name = self.facts.torchvision_class
-        splits = [read_split(class_name, folder, train=train) for train in (True, False)]
-        return dict(zip(KEYS, (*splits[0], *splits[1]), strict=True))
-
-
-def read_npz(path: Path, image_shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
-    """Return the arrays of a prepared file: images (N, H, W, C) uint8, labels (N,) int64."""
-    # allow_pickle=False: a data file must not be able to run code.
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            absent = [key for key in KEYS if key not in file.files]
-            found = ", ".join(file.files)
-            arrays = {} if absent else {key: file[key] for key in KEYS}
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{path} must be an npz file of plain arrays, got: {error}; fetch or write it again"
-        ) from error
-    if absent:
-        raise DataError(
-            f"{path} must hold {', '.join(KEYS)}, got {found or 'nothing'}; write it with "
-            "np.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
-        )
-    for key in ("x_train", "x_test"):
-        images = arrays[key]
-        grey = image_shape[-1] == 1 and images.ndim == 3
-        arrays[key] = images[..., None] if grey else images
-        if images.dtype != np.uint8 or arrays[key].shape[1:] != image_shape:
-            raise DataError(
-                f"{path}: {key} must be uint8 images (N, H, W, C), (H, W, C) = {image_shape}, "
-                f"got {images.dtype} {images.shape}; write the file again in that form"
-            )
-    for key in ("y_train", "y_test"):
-        if not np.issubdtype(arrays[key].dtype, np.integer):
-            raise DataError(
-                f"{path}: {key} must hold integers, got {arrays[key].dtype}; write class numbers"
-            )
-        arrays[key] = arrays[key].astype(np.int64, copy=False)
-    return arrays
+            like, classes = facts.image_shape, len(facts.class_names)
+            names = (("x_train", "y_train"), ("x_test", "y_test"))
+            return [
+                read_labelled(files[0], pair, _FORM, shape=like, classes=classes) for pair in names
+            ]
+        if facts.is_idx:
+            read = [read_idx(path) for path in files]
+            return [
+                (images[..., None], labels.astype(np.int64))
+                for images, labels in (read[:2], read[2:])
+            ]
+        return [read_split(facts.torchvision_class, folder, train=train) for train in (True, False)]
 
 
 def read_idx(path: Path) -> np.ndarray:
     """Return the uint8 array in an idx file, plain or gzipped: magic number, dimensions, bytes."""
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}; fetch the file again") from error
     if len(data) < 4 or data[:3] != b"\0\0\x08":  # 8: unsigned bytes
         raise DataError(

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import numpy as np
 
-from raysim.data.datasets.dataset import DATASETS, Arrays, DatasetKind, NewArray, in_memory
+from raysim.data.datasets.dataset import DATASETS, Arrays, Dataset, NewArray, in_memory
 from raysim.seeding import stream
 from raysim.settings import In, check, settings
 
@@ -21,7 +21,7 @@ _CHUNK_ROWS = 2048  # keeps the temporaries inside the CPU cache's reach
 
 @DATASETS.register("synthetic")
 @settings
-class Synthetic(DatasetKind):
+class Synthetic(Dataset):
     """x = B_c z + noise_std e, B_c (D, R) orthonormal, z normal around (separation, 0, ...)."""
 
     classes: Annotated[int, In("[2, inf)")] = 10

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import IO, Protocol, runtime_checkable
 
 import numpy as np
 from filelock import FileLock, Timeout
 
 from raysim.data.features.extractor import Extractor
 from raysim.errors import DataError
+from raysim.storage.files import read_array, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +73,11 @@ def feature_file(store: Images, extractor: Extractor, folder: Path) -> np.ndarra
                 "RAYSIM_CACHE name another folder"
             ) from error
     shape = (len(store.train_images), dimension)
-    try:
-        rows: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"feature file {path} is damaged ({error}); delete it") from error
+
+    def say(wrong: str) -> str:
+        return f"feature file {path} is damaged ({wrong}); delete it"
+
+    rows = read_array(path, say, mapped=True)
     if rows.shape != shape or rows.dtype != np.float32:
         raise DataError(
             f"feature file {path} must hold {shape} float32, got {rows.shape} {rows.dtype}; "
@@ -87,27 +87,21 @@ def feature_file(store: Images, extractor: Extractor, folder: Path) -> np.ndarra
 
 
 def _write(store: Images, extractor: Extractor, path: Path, dimension: int) -> None:
-    """Compute into a temporary file beside ``path`` and rename it; on any error nothing remains."""
+    """Compute the file; on any error nothing remains."""
     num_images = len(store.train_images)
     log.info("features of %d images: %s", num_images, extractor.fingerprint())
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".part")
-    try:
+
+    def write(file: IO[bytes]) -> None:
         # plain writes: on a full disk a memory map would end the process instead of raising
-        with os.fdopen(handle, "wb") as file:
-            descr = np.lib.format.dtype_to_descr(np.dtype(np.float32))
-            header = {"descr": descr, "fortran_order": False, "shape": (num_images, dimension)}
-            np.lib.format.write_array_header_1_0(file, header)
-            for start, images in _chunks(store.train_images):
-                rows = extractor.extract(images)
-                _check_rows(rows, (len(images), dimension), start, extractor)
-                file.write(np.ascontiguousarray(rows).data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        descr = np.lib.format.dtype_to_descr(np.dtype(np.float32))
+        header = {"descr": descr, "fortran_order": False, "shape": (num_images, dimension)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for start, images in _chunks(store.train_images):
+            rows = extractor.extract(images)
+            _check_rows(rows, (len(images), dimension), start, extractor)
+            file.write(np.ascontiguousarray(rows).data)
+
+    write_whole(path, write)
 
 
 def _chunks(images: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -138,7 +132,7 @@ def _check_rows(
 def _remove_leftovers(folder: Path, own_key: str) -> None:
     """Delete the part files of processes that died; one whose lock is held is being written."""
     for part in folder.glob("*.part"):
-        key = part.name.split(".")[0]
+        key = part.name.lstrip(".").split(".")[0]
         if key == own_key:
             part.unlink(missing_ok=True)
             continue

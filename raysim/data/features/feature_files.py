@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from raysim.data.datasets.dataset import by_number
 from raysim.errors import DataError, EnvironmentNotFit
 from raysim.protocols import Client, ClientRecord
+from raysim.storage.files import open_arrays, read_array
 
 SUFFIXES = (".npy", ".npz", ".parquet")
 FEATURES = "features"
@@ -43,7 +43,9 @@ def find_files(places: Sequence[str]) -> list[FeatureFile]:
     """
     paths = list(dict.fromkeys(path for place in places for path in _expand(place)))
     if len(paths) == 1 and paths[0].suffix == ".npz":
-        with _open_npz(paths[0]) as archive:
+        (path,) = paths
+        say = lambda wrong: f"{path} must be an npz archive, got: {wrong}; write it again"  # noqa: E731
+        with open_arrays(path, say) as archive:
             members = list(archive.files)
         if len(members) > 1:
             return [FeatureFile(m, str(paths[0]), m) for m in sorted(members, key=by_number)]
@@ -164,30 +166,19 @@ def _expand(place: str) -> list[Path]:
     return sorted(known, key=lambda p: by_number(str(p)))
 
 
-def _open_npz(path: Path) -> np.lib.npyio.NpzFile:
-    try:
-        archive = np.load(path, allow_pickle=False)
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} must be an npz archive, got: {error}; write it again") from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise DataError(f"{path} must be an npz archive, got a single array; call it .npy")
-    return archive
-
-
 def _read_array(file: FeatureFile) -> np.ndarray:
     path = Path(file.path)
     if path.suffix == ".parquet":
         return _read_parquet(path)
-    try:
-        if path.suffix == ".npy":
-            array: np.ndarray = np.load(path, allow_pickle=False)
-            return array
-        with _open_npz(path) as archive:
-            return np.asarray(archive[_member(file, archive.files)])
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{file.where} must be an array of numbers, got: {error}; save it again with np.save"
-        ) from error
+
+    def say(wrong: str) -> str:
+        kind = "an array of numbers" if path.suffix == ".npy" else "an npz archive of arrays"
+        return f"{file.where} must be {kind}, got: {wrong}; write it again"
+
+    if path.suffix == ".npy":
+        return read_array(path, say)
+    with open_arrays(path, say) as archive:
+        return np.asarray(archive[_member(file, archive.files)])
 
 
 def _member(file: FeatureFile, members: list[str]) -> str:
