@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raysim.cli.tables import print_table
 from raysim.errors import ConfigError, EnvironmentNotFit, OutputError
 
 if TYPE_CHECKING:
@@ -233,17 +234,16 @@ def _print(found: Clusters) -> None:
         scores = found.auto.scores
         order = sorted(scores, key=lambda m: -scores[m])[:4]
         click.echo("best cuts  " + "  ".join(f"M={m} {scores[m]:.2f}" for m in order))
-    click.echo("group  clients  R inside  R to next  silhouette  members")
-    own = found.silhouettes()
+    own, rows = found.silhouettes(), []
     for group in range(found.count):
         members = found.members(group)
         inside, following = _means(found, group)
         names = [found.files[k].name for k in members]
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        click.echo(
-            f"{group:5}  {len(members):7}  {inside:>8}  {following:>9}  "
-            f"{own[members].mean():10.3f}  {', '.join(names[:8])}{more}"
-        )
+        cells = (str(group), str(len(members)), inside, following, f"{own[members].mean():.3f}")
+        rows.append([*cells, ", ".join(names[:8]) + more])
+    header = ("group", "clients", "R inside", "R to next", "silhouette", "members")
+    print_table(header, rows, left=0, wrap=True)
 
 
 def _means(found: Clusters, group: int) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from raysim.cli.tables import print_table
 from raysim.errors import ConfigError, RaysimError
 
 SMALLEST_FREE_BYTES = 2 * 10**9
@@ -57,9 +58,8 @@ def command(cluster: bool, address: str | None, storage: str | None, as_json: bo
         rows = [{"what": f.what, "ok": f.ok, "says": f.says} for f in findings]
         click.echo(json.dumps({"fit": fit, "findings": rows}))
     else:
-        marks = {True: "ok  ", False: "FAIL", None: "info"}
-        for f in findings:
-            click.echo(f"{marks[f.ok]}  {f.what:<12} {f.says}")
+        marks = {True: "ok", False: "FAIL", None: "info"}
+        print_table((), [(marks[f.ok], f.what, f.says) for f in findings], left=3, wrap=True)
         what = "cluster" if cluster else "machine"
         click.echo(f"this {what} is fit" if fit else "not fit: see the lines marked FAIL")
     if not fit:

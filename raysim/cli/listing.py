@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from raysim.cli.options import import_option
+from raysim.cli.tables import print_table
 
 KINDS = ("methods", "datasets", "models", "features", "noise", "partitions", "configs")
 
@@ -25,9 +26,7 @@ def command(kind: str, imports: tuple[str, ...]) -> None:
     else:
         found = _registry(kind)
         rows = [(n, (inspect.getdoc(found.get(n)) or "").split("\n")[0]) for n in found.names()]
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, line in rows:
-        click.echo(f"{name:<{width}}  {line}")
+    print_table((), rows, left=2, wrap=True)
 
 
 def _registry(kind: str) -> Any:

@@ -1,70 +1,75 @@
-"""The screen of a run: a ``RunView`` drawn as a few lines, whatever the width.
+"""The screen of a run: a ``Story`` drawn as a few lines, whatever the width.
 
 Colours only stress what words and marks say too.
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, TextIO
 
-from raysim.cli.story import RunView
+from raysim.cli.story import BROKEN, Story, count, findings
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.text import Text
+    from rich.live import Live
+    from rich.table import Table
 
 RECENT = 20
 """Recent rounds of a stage used to estimate the time left."""
 SIDE = 9
 """Width of the labels on the left."""
-STYLES = {"done": "green", "failed": "red", "stopped": "yellow", "lost": "yellow"}
+WIDEST = 40
+"""Most columns of a bar or a curve."""
+STYLES = {"done": "green", "active": "cyan", "pending": "dim"}
+STYLES |= {"failed": "red", "stopped": "yellow", "lost": "yellow"}
 WORDS = {"lost": "not running", "setup": "setting up"}
 
 
-@dataclass(frozen=True)
-class _Signs:
-    """Characters that the terminal can show."""
-
-    done: str = "✓"
-    active: str = "▸"
-    pending: str = "·"
-    failed: str = "✗"
-    full: str = "━"
-    empty: str = "─"
-    levels: str = "▁▂▃▄▅▆▇█"
-    about: str = "±"
+SIGNS = {"done": "✓+", "active": "▸>", "pending": "·.", "broken": "✗x"}
+"""State of a stage; the second sign is for terminals without Unicode, and so below."""
+LEVELS, ABOUT = ("▁▂▃▄▅▆▇█", "_.-:=+*#"), ("±", "+-")
 
 
-ASCII = _Signs("+", ">", ".", "x", "#", "-", "_.-:=+*#", "+-")
+def can_move_cursor(stream: TextIO) -> bool:
+    """Whether a stream is a terminal on which a screen can be drawn again and again."""
+    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def live_screen(story: Story, console: Console) -> Live:
+    """Return a screen that keeps up with a story while it is open, and stays."""
+    from rich.live import Live
+
+    return Live(get_renderable=lambda: Screen(story), console=console, refresh_per_second=4)
 
 
 class Screen:
-    """Draws a view with rich, no line wider than the terminal."""
+    """Draws a story as it is at ``now``, no line wider than the terminal."""
 
-    def __init__(self, view: RunView) -> None:
-        self._view = view
+    def __init__(self, story: Story, now: datetime | None = None) -> None:
+        self._story, self._now = story, now or datetime.now(UTC)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        signs = ASCII if options.ascii_only else _Signs()
-        for line in screen_lines(self._view, width=options.max_width, signs=signs):
-            line.truncate(options.max_width, overflow="crop" if options.ascii_only else "ellipsis")
-            yield line
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
 
-
-def screen_lines(view: RunView, *, width: int, signs: _Signs) -> Iterator[Text]:
-    """Yield the lines of a screen of ``width`` columns."""
-    yield _between(f"[bold]{_escape(view.title)}[/]", _status(view), width)
-    yield from _phases(view, width, signs)
-    yield from _metrics(view, width, signs)
-    yield from _people(view)
-    if view.message:
-        style = STYLES.get(view.outcome, "")
-        for line in textwrap.wrap(view.message, max(width - 2, 20)):
-            yield _styled(f"  {_escape(line)}", style)
+        story, width = self._story, options.max_width
+        cut: Any = {"no_wrap": True, "overflow": "crop" if options.ascii_only else "ellipsis"}
+        head = Table.grid(expand=True, padding=(0, 1))
+        head.add_column(ratio=1, **cut)
+        head.add_row(Text(story.title, style="bold"), _status(story, self._now))
+        yield head
+        yield _stages(story, options.ascii_only, cut)
+        for name, text, style in (*_curves(story, width, options.ascii_only), *_people(story)):
+            yield Text(**cut).append(f"{name:<{SIDE}}", "dim").append(text, style)
+        if story.message:
+            yield Padding(Text(story.message, STYLES.get(story.outcome, "")), (0, 0, 0, 2))
 
 
 def sparkline(values: Sequence[float], width: int, levels: str) -> str:
@@ -73,23 +78,21 @@ def sparkline(values: Sequence[float], width: int, levels: str) -> str:
         return ""
     if len(values) > width:
         cuts = [round(i * len(values) / width) for i in range(width + 1)]
-        values = [_mean(values[a:b]) for a, b in pairwise(cuts)]
+        values = [fmean(values[a:b]) for a, b in pairwise(cuts)]
     low, span = min(values), max(values) - min(values)
     top = len(levels) - 1
     return "".join(levels[round(top * (v - low) / span) if span else top // 2] for v in values)
 
 
-def seconds_left(view: RunView) -> float | None:
+def seconds_left(story: Story) -> float | None:
     """Return the time the rounds to come will take; None where their stages are still unknown."""
-    done = {name: [r for r in view.rounds if r.stage == name] for name, _ in view.stages}
     total = 0.0
-    for name, rounds in view.stages:
-        left = rounds - len(done[name])
-        if left <= 0:
-            continue
-        if not done[name]:
+    for _, rounds, done in story.progress():
+        left = rounds - len(done)
+        if left > 0 and not done:
             return None
-        total += left * _mean([r.seconds for r in done[name][-RECENT:]])
+        if left > 0:
+            total += left * fmean(r.seconds for r in done[-RECENT:])
     return total
 
 
@@ -103,129 +106,91 @@ def clock(seconds: float) -> str:
 # ---- parts ---------------------------------------------------------------------------------
 
 
-def _status(view: RunView) -> str:
-    total = sum(rounds for _, rounds in view.stages)
-    word = WORDS.get(view.outcome, view.outcome)
-    style = STYLES.get(view.outcome, "cyan")
-    parts = [f"[{style}]{word}[/]"]
-    if view.rounds and total:
-        parts.append(f"{len(view.rounds)}/{total}")
-    if view.elapsed_s:
-        parts.append(clock(view.elapsed_s))
+def _status(story: Story, now: datetime) -> str:
+    word = WORDS.get(story.outcome, story.outcome)
+    parts = [f"[{STYLES.get(story.outcome, 'cyan')}]{word}[/]"]
+    if story.rounds:
+        parts.append(f"{len(story.rounds)}/{sum(rounds for _, rounds, _ in story.progress())}")
+    if story.started and (seconds := ((story.ended or now) - story.started).total_seconds()) > 0:
+        parts.append(clock(seconds))
     return "  ".join(parts)
 
 
-def _phases(view: RunView, width: int, signs: _Signs) -> Iterator[Text]:
-    broke = view.outcome in ("failed", "stopped", "lost")
-    has_active = False
-    names = max((len(name) for name, _ in view.stages), default=0)
-    counts = max((len(str(rounds)) for _, rounds in view.stages), default=1)
-    for name, rounds in view.stages:
-        done = [r for r in view.rounds if r.stage == name]
-        is_done = len(done) >= rounds
-        is_active = not is_done and not has_active
-        has_active = has_active or is_active
-        mark, style = (signs.done, "green") if is_done else (signs.pending, "dim")
-        if is_active:
-            mark, style = (signs.failed, STYLES[view.outcome]) if broke else (signs.active, "cyan")
-        head = f"[{style}]{mark}[/] {name:<{names}}  {len(done):>{counts}}/{rounds:<{counts}}  "
-        plain = 2 + names + 2 + 2 * counts + 1 + 2
-        took = f"{sum(r.seconds for r in done):.1f} s" if done else ""
-        right = f"{took:>9}"
-        if is_active and rounds > 1 and not broke:
-            middle = _bar(view, len(done) / rounds, width - plain - len(right) - 1, signs)
-        else:  # what the stage found out last
-            middle = _escape("  ".join(next((r.found for r in reversed(done) if r.found), ())))
-        yield _between(head + middle, right, width)
-
-
-def _bar(view: RunView, share: float, room: int, signs: _Signs) -> str:
-    left = seconds_left(view)
-    text = f"left {clock(left)}" if left is not None else "left ?"
-    size = max(min(room - len(text) - 2, 40), 4)
-    full = round(size * share)
-    return f"[cyan]{signs.full * full}[/][dim]{signs.empty * (size - full)}[/]  {text}"
-
-
-def _metrics(view: RunView, width: int, signs: _Signs) -> Iterator[Text]:
-    measured = [r for r in view.rounds if r.accuracy is not None]
-    if measured:
-        values = [100 * (r.accuracy or 0.0) for r in measured]
-        best = max(range(len(values)), key=lambda i: values[i])
-        text = f"{values[-1]:.1f} % {signs.about} {100 * measured[-1].std:.1f}"
-        more = f"  best {values[best]:.1f} % in {measured[best].stage} {measured[best].round}"
-        yield _curve("accuracy", values, text, more, width, signs)
-    losses = [r.loss for r in view.rounds if r.loss is not None]
-    if losses:
-        yield _curve("loss", losses, f"{losses[-1]:.3f}", "", width, signs)
-    up, down = (sum(getattr(r, way) for r in view.rounds) for way in ("up", "down"))
-    if up or down:
-        yield _labelled("sent", f"up {up / 1e6:.2f} MB  down {down / 1e6:.2f} MB")
-
-
-def _curve(
-    name: str, values: Sequence[float], text: str, more: str, width: int, signs: _Signs
-) -> Text:
-    """Return a sparkline and its newest value; ``more`` where there is room for both."""
-    room = width - SIDE - 2 - len(text)
-    more = more if room - len(more) >= 8 else ""
-    spark = sparkline(values, min(room - len(more), 40), signs.levels)
-    return _labelled(name, f"[cyan]{spark}[/]  {_escape(text + more)}")
-
-
-def _people(view: RunView) -> Iterator[Text]:
-    if view.actors:
-        alive = view.actors - view.missing
-        text = f"{alive} of {view.actors} alive on {_count(view.nodes, 'node')}"
-        rebuilt = f", {view.restarts} rebuilt" if view.restarts else ""
-        style = "yellow" if view.missing else "none"
-        yield _labelled("actors", f"[{style}]{text}[/]{rebuilt}")
-    late = [r for r in view.rounds if r.late]
-    if late:
-        times = _count(sum(len(r.late) for r in late), "time")
-        who = ", ".join(map(str, late[-1].late[:8])) + (", ..." if len(late[-1].late) > 8 else "")
-        text = f"clients left behind {times} in {_count(len(late), 'round')}, last {who}"
-        yield _labelled("late", text)
-    if view.warnings:
-        count, last = len(view.warnings), _escape(" ".join(view.warnings[-1].split()))
-        head = "" if count == 1 else f"{count}, last: "
-        yield _labelled("warning" if count == 1 else "warnings", f"[yellow]{head}{last}[/]")
-
-
-# ---- text ----------------------------------------------------------------------------------
-
-
-def _labelled(name: str, markup: str) -> Text:
-    return _styled(f"[dim]{name:<{SIDE}}[/]{markup}")
-
-
-def _between(left: str, right: str, width: int) -> Text:
-    """Return two texts at the ends of a line; the left one gives way."""
-    ours, theirs = _styled(left), _styled(right)
-    room = width - theirs.cell_len - 1
-    if ours.cell_len > room:
-        ours.truncate(max(room, 1), overflow="crop")
-    ours.append(" " * (width - ours.cell_len - theirs.cell_len))
-    return ours.append_text(theirs)
-
-
-def _styled(markup: str, style: str = "") -> Text:
+def _stages(story: Story, ascii_only: bool, cut: Mapping[str, Any]) -> Table:
+    """Return a line per stage: how far it is, then the time left, or what it found out last."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Column, Table
     from rich.text import Text
 
-    text = Text.from_markup(markup, style=style)
-    text.no_wrap = True
-    return text
+    table = Table.grid(expand=True, padding=(0, 1))
+    for how in ({}, {}, {"justify": "right"}, {"ratio": 1}, {"justify": "right"}):
+        table.add_column(**{**cut, **how})
+    is_over, has_active = story.outcome in BROKEN, False
+    for name, rounds, done in story.progress():
+        state = "done" if len(done) >= rounds else "pending"
+        if state == "pending" and not has_active:
+            state, has_active = "broken" if is_over else "active", True
+        middle: Any = Text(next(("  ".join(f) for r in reversed(done) if (f := findings(r))), ""))
+        if state == "active" and rounds > 1:
+            left = seconds_left(story)
+            middle = Table.grid(Column(max_width=WIDEST), Column(no_wrap=True), padding=(0, 1))
+            bar = ProgressBar(rounds, len(done), complete_style="cyan")
+            middle.add_row(bar, "left ?" if left is None else f"left {clock(left)}")
+        mark = Text(SIGNS[state][ascii_only], STYLES[story.outcome if state == "broken" else state])
+        took = f"{sum(r.seconds for r in done):.1f} s" if done else ""
+        table.add_row(mark, Text(name), f"{len(done)}/{rounds}", middle, took)
+    return table
 
 
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+Line = tuple[str, str, str]
+"""Label, text and its style."""
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+def _curves(story: Story, width: int, ascii_only: bool) -> Iterator[Line]:
+    """Yield sparklines with their newest values, and what was sent."""
+    curves = []
+    measured = [r for r in story.rounds if r.accuracy is not None]
+    if measured:
+        values = [100 * (r.number("accuracy", "mean") or 0.0) for r in measured]
+        best = measured[max(range(len(values)), key=values.__getitem__)]
+        std = 100 * (measured[-1].number("accuracy", "std") or 0.0)
+        more = f"  best {max(values):.1f} % in {best.stage} {best.round}"
+        curves.append(
+            ("accuracy", values, f"{values[-1]:.1f} % {ABOUT[ascii_only]} {std:.1f}", more)
+        )
+    losses = [r.loss for r in story.rounds if r.loss is not None]
+    if losses:
+        curves.append(("loss", losses, f"{losses[-1]:.3f}", ""))
+    for name, values, text, more in curves:
+        room = width - SIDE - 2 - len(text)
+        more = more if room - len(more) >= 8 else ""  # where there is room for both
+        spark = sparkline(values, min(room - len(more), WIDEST), LEVELS[ascii_only])
+        yield name, f"{spark}  {text}{more}", ""
+    up, down = (sum(r.bytes(way) for r in story.rounds) for way in ("up", "down"))
+    if up or down:
+        yield "sent", f"up {up / 1e6:.2f} MB  down {down / 1e6:.2f} MB", ""
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _people(story: Story) -> Iterator[Line]:
+    """Yield lines about actors, the GPUs they share, late clients and warnings."""
+    if story.actors:
+        nodes = len({row.get("node") for row in story.actors})
+        missing = min(story.missing, len(story.actors))
+        text = (
+            f"{len(story.actors) - missing} of {len(story.actors)} alive on {count(nodes, 'node')}"
+        )
+        text += f", {story.restarts} rebuilt" if story.restarts else ""
+        yield "actors", text, "yellow" if missing else ""
+    gpus = Counter((row["node"], gpu) for row in story.actors for gpu in row.get("gpu_ids", ()))
+    if gpus:
+        places = [f"{gpu} on {node} ({count(n, 'actor')})" for (node, gpu), n in gpus.items()]
+        yield "gpus" if len(gpus) > 1 else "gpu", ", ".join(places), ""
+    late = [r.late for r in story.rounds if r.late]
+    if late:
+        who = ", ".join(map(str, late[-1][:8])) + (", ..." if len(late[-1]) > 8 else "")
+        times, rounds = count(sum(map(len, late)), "time"), count(len(late), "round")
+        yield "late", f"clients left behind {times} in {rounds}, last {who}", ""
+    if story.warnings:
+        head = f"{len(story.warnings)}, last: " if len(story.warnings) > 1 else ""
+        last = " ".join(story.warnings[-1].split())
+        yield "warnings" if head else "warning", head + last, "yellow"

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TextIO
 
-from raysim.cli.live import Screen
-from raysim.cli.story import Story, group_facts, noise_facts, stages_of, title_of
+from raysim.cli.live import can_move_cursor, live_screen
+from raysim.cli.story import Story, findings
 from raysim.errors import Interrupted
 from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event, Listener
-
-DUMB = ("dumb", "unknown")
-"""Terminals that cannot move their cursor."""
 
 
 @contextlib.contextmanager
@@ -29,7 +25,7 @@ def show_progress(experiment: Any, *, stream: TextIO, quiet: bool) -> Iterator[L
     """Yield the listener that fits the output: none, live, or plain lines."""
     if quiet:
         yield lambda event: None
-    elif sys.stderr.isatty() and stream.isatty() and os.environ.get("TERM") not in DUMB:
+    elif can_move_cursor(sys.stderr) and stream.isatty():
         with _live(experiment) as listener:
             yield listener
     else:
@@ -63,10 +59,7 @@ def record_line(record: RoundRecord, rounds: int | None) -> str:
         facts.append(f"acc {100 * mean:.1f} ± {100 * std:.1f}")
     if record.loss is not None:
         facts.append(f"loss {record.loss:.3f}")
-    if record.groups is not None:
-        facts.append(f"groups {record.num_groups}{group_facts(record)}")
-    if record.noise is not None:
-        facts.append(noise_facts(record.noise))
+    facts += findings(record)
     if record.sent is not None:
         facts.append(f"up {record.bytes('up') / 1e6:.2f} MB")
     return "  ".join([*facts, f"{record.seconds:.1f} s"])
@@ -80,14 +73,15 @@ def _plain(experiment: Any, stream: TextIO) -> Listener:
             facts = experiment.folder.read("environment.json")
             say("runtime {kind}: {why}".format(**facts["runtime"]))
             for row in facts["actors"]:
+                gpus = "".join(f"  gpu {gpu}" for gpu in row.get("gpu_ids", ()))
                 say(
-                    f"actor {row['actor']}  {row['role']}  pid {row['pid']}  node {row['node']}  "
-                    f"share {row['share']}  clients {row['clients']}"
+                    f"actor {row['actor']}  {row['role']}  pid {row['pid']}  node {row['node']}"
+                    f"{gpus}  share {row['share']}  clients {row['clients']}"
                 )
             if event.round:
                 say(f"resumed after {event.round} of {event.rounds} rounds")
-        if event.kind == "round":
-            say(record_line(event.record or RoundRecord(), event.rounds))
+        if event.record is not None:
+            say(record_line(event.record, event.rounds))
 
     return listen
 
@@ -96,26 +90,32 @@ def _plain(experiment: Any, stream: TextIO) -> Listener:
 def _live(experiment: Any) -> Iterator[Listener]:
     """Draw the screen while a run goes on; it stays when the run has ended."""
     from rich.console import Console
-    from rich.live import Live
 
-    config = experiment.config
-    story = Story(title_of(config), stages=stages_of(config))
-    story.message, story.started = "loading data, starting actors", datetime.now(UTC)
+    story = Story(message="loading data, starting actors", started=datetime.now(UTC))
+    story.describe(experiment.config)
+
+    def listen(event: Event) -> None:
+        if event.kind == "start":
+            story.outcome, story.message = "running", ""
+            story.meet(experiment.folder.read("environment.json")["actors"])
+            for record in experiment.folder.records(event.round):  # of the run that is resumed
+                story.add_record(record)
+        elif event.record is not None:
+            story.add_record(event.record)
+
     warnings = _Warnings(story)
-    screen = Live(
-        get_renderable=lambda: Screen(story.view()),
-        console=Console(stderr=True),
-        refresh_per_second=4,
-    )
     logging.getLogger("raysim").addHandler(warnings)
+    outcome = "failed"  # what went wrong is printed where it is caught
     try:
-        with screen:
+        with live_screen(story, Console(stderr=True)):
             try:
-                yield lambda event: _tell(story, event, experiment)
-            except BaseException as wrong:
-                _end(story, wrong)
+                yield listen
+                outcome = "done"
+            except (Interrupted, KeyboardInterrupt):
+                outcome = "stopped"
                 raise
-            _end(story)
+            finally:
+                story.add_event({"event": "end", "outcome": outcome})
     finally:
         logging.getLogger("raysim").removeHandler(warnings)
 
@@ -130,22 +130,3 @@ class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         told = {"level": record.levelname, "message": record.getMessage()}
         self._story.add_event({**told, **getattr(record, "facts", {})})
-
-
-def _tell(story: Story, event: Event, experiment: Any) -> None:
-    if event.kind == "start":
-        began = story.started  # the clock goes on from the setup
-        story.add_event({"event": "start"})
-        story.started = began
-        story.meet(experiment.folder.read("environment.json")["actors"])
-        for record in experiment.folder.records(event.round):  # of the run that is resumed
-            story.add_record(record)
-    elif event.record is not None:
-        story.add_record(event.record)
-
-
-def _end(story: Story, wrong: BaseException | None = None) -> None:
-    """Show how it ended; what went wrong is printed by whoever catches it."""
-    stopped = isinstance(wrong, Interrupted | KeyboardInterrupt)
-    outcome = "done" if wrong is None else "stopped" if stopped else "failed"
-    story.add_event({"event": "end", "outcome": outcome})

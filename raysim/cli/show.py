@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raysim.cli.options import import_option
-from raysim.cli.tables import print_result, print_results
+from raysim.cli.tables import print_result, print_results, print_table
 from raysim.errors import DataError
 
 if TYPE_CHECKING:
@@ -81,9 +81,6 @@ def _plan(config: str, overrides: Sequence[str], imports: Sequence[str], as_json
             f"{layout['clients']} clients in this process; no actor starts ({layout['why']})"
         )
         return
-    from rich.console import Console
-    from rich.table import Table
-
     share = layout["per_actor"]
     gpu = f" and {share['gpus']:g} GPU" if share["gpus"] else ""
     actors = sum(len(node["actors"]) for node in layout["nodes"])
@@ -91,14 +88,13 @@ def _plan(config: str, overrides: Sequence[str], imports: Sequence[str], as_json
         f"{layout['clients']} clients on {actors} actors of {share['cpus']:g} CPU{gpu} each, "
         f"{layout['servers']} parameter server(s)"
     )
-    table = Table(title=title, title_justify="left")
-    for name in ("node", "CPUs", "GPUs", "client actors", "clients", "samples", "also runs"):
-        table.add_column(name, justify="left" if name in ("node", "also runs") else "right")
+    header = ("node", "CPUs", "GPUs", "client actors", "clients", "samples", "also runs")
+    rows = []
     for node in layout["nodes"]:
         row = [node["name"], f"{node['cpus']:g}", f"{node['gpus']:g}", len(node["actors"])]
         row += [sum(a["clients"] for a in node["actors"])]
         row += [sum(a["samples"] for a in node["actors"])]
         also = ["coordinator"] if node["coordinator"] else []
         also += [f"{node['servers']} parameter server(s)"] if node["servers"] else []
-        table.add_row(*map(str, row), ", ".join(also))
-    Console(soft_wrap=True).print(table)
+        rows.append([*map(str, row), ", ".join(also)])
+    print_table(header, rows, title=title, wrap=True)

@@ -96,9 +96,8 @@ def _show_one(jobs: Jobs, job: Job, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**facts, "log": lines}))
         return
-    for name, value in facts.items():
-        if value not in (None, ""):
-            click.echo(f"{name:<10} {value}")
+    known = [(name, str(value)) for name, value in facts.items() if value not in (None, "")]
+    print_table((), known, left=2, wrap=True)
     click.echo("\n".join(["", *lines]))
 
 

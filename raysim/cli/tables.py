@@ -11,7 +11,7 @@ NAMES = (
     *("noise after %", "up MB", "down MB", "seconds"),
 )
 WIDE = 110
-"""Columns that the table needs."""
+"""Columns that the table of results needs."""
 
 
 def print_result(summary: Mapping[str, Any]) -> None:
@@ -19,8 +19,7 @@ def print_result(summary: Mapping[str, Any]) -> None:
     if _console().width >= WIDE:
         print_results([summary])
     else:
-        for name, value in zip(NAMES, _row(summary), strict=True):
-            _console().print(f"{name:<14} {value}", highlight=False)
+        print_table((), zip(NAMES, _row(summary), strict=True), left=2)
     _console().print(f"run directory  {summary['run_dir']}", soft_wrap=True)
 
 
@@ -30,17 +29,33 @@ def print_results(summaries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, title: str | None = None
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    left: int = 1,
+    title: str | None = None,
+    wrap: bool = False,
 ) -> None:
-    """Print a table without borders; its first ``left`` columns are aligned to the left."""
+    """Print a table without borders; its first ``left`` columns are aligned to the left.
+
+    A narrow terminal cuts cells; ``wrap``: the last column is text, goes on below and is aligned to
+    the left. Without a ``header`` every row has ``left`` cells.
+    """
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(header):
-        table.add_column(name, justify="left" if i < left else "right", no_wrap=True)
+    table.show_header = bool(header)
+    names = header or [""] * left
+    for i, name in enumerate(names, start=1):
+        is_text = wrap and i == len(names)
+        justify: Any = "left" if i <= left or is_text else "right"
+        table.add_column(name, justify=justify, no_wrap=not is_text)
     for row in rows:
         table.add_row(*row)
-    _console().print(table)
+    console = _console()
+    with console.capture() as text:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in text.get().splitlines()))
 
 
 def _row(summary: Mapping[str, Any]) -> list[str]:
@@ -64,4 +79,4 @@ def _console() -> Any:
     from rich.console import Console
 
     # A pipe has no width; 80 columns would cut the table.
-    return Console(width=None if sys.stdout.isatty() else 240, markup=False)
+    return Console(width=None if sys.stdout.isatty() else 10_000, markup=False)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import os
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from raysim.cli.live import Screen
+from raysim.cli.live import Screen, can_move_cursor, live_screen
 from raysim.cli.options import trust_option
-from raysim.cli.story import ENDED, Story, stages_of, title_of
+from raysim.cli.progress import record_line
+from raysim.cli.story import BROKEN, Story
 from raysim.errors import ConfigError, DataError, RaysimError
-from raysim.runs.record import RoundRecord
+from raysim.runs.record import RoundRecord, parse_records
 
 if TYPE_CHECKING:
     from raysim.storage.objects import Storage
@@ -47,8 +45,8 @@ def command(run: str, once: bool, interval: float) -> None:
     from raysim.storage.files import reason
 
     try:
-        storage = _run_at(run)
-        code = _once(Follower(storage)) if once else _follow(Follower(storage), interval)
+        follower = Follower(_run_at(run))
+        code = _once(follower) if once else _follow(follower, interval)
     except OSError as wrong:
         raise DataError(f"{run} cannot be read ({reason(wrong)}); make it reachable") from wrong
     except KeyboardInterrupt:
@@ -71,37 +69,21 @@ def _run_at(run: str) -> Storage:
 # ---- following -----------------------------------------------------------------------------
 
 
-class Lines:
-    """The complete lines of a growing file, each given once."""
+class Growing:
+    """A file of complete lines that grows, or is made anew."""
 
     def __init__(self, storage: Storage, name: str) -> None:
-        self._storage, self._name = storage, name
-        self._offset, self._inode, self._count = 0, 0, 0
+        self._storage, self._name, self._seen = storage, name, b""
 
-    def new(self) -> tuple[bool, list[dict[str, Any]]]:
-        """Return whether the file was made anew since, and what was added (or all of it)."""
-        try:
-            with self._storage.open(self._name) as file:
-                try:
-                    stat = os.fstat(file.fileno())
-                    size, inode = stat.st_size, stat.st_ino
-                except io.UnsupportedOperation:  # fetched from a URL
-                    size, inode = file.seek(0, os.SEEK_END), 0
-                again = size < self._offset or inode != self._inode
-                if again:
-                    self._offset, self._inode = 0, inode
-                file.seek(self._offset)
-                content = file.read()
-        except FileNotFoundError:
-            again, content = self._offset > 0, b""
-            self._offset = self._inode = 0
+    def new(self) -> tuple[bool, str]:
+        """Return whether the file was made anew since, and the lines added (or all of them)."""
+        content = b""
+        with contextlib.suppress(FileNotFoundError):
+            content = self._storage.read(self._name)
         whole = content[: content.rfind(b"\n") + 1]  # the last line may still be written
-        self._offset += len(whole)
-        lines = []
-        for text in whole.splitlines():
-            with contextlib.suppress(ValueError):
-                lines.append(json.loads(text))
-        return again, [line for line in lines if isinstance(line, dict)]
+        before, self._seen = self._seen, whole
+        is_anew = not whole.startswith(before)
+        return is_anew, whole[0 if is_anew else len(before) :].decode(errors="replace")
 
 
 class Follower:
@@ -110,11 +92,11 @@ class Follower:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.story = Story(storage.root)
-        self.added: Sequence[RoundRecord] = ()
+        self.added: list[RoundRecord] = []
         """Records that the last look found."""
-        self._events, self._rounds = Lines(storage, "events.jsonl"), Lines(storage, "rounds.jsonl")
-        self._is_known = False
-        self._has_looked = self._was_free = False
+        self._events = Growing(storage, "events.jsonl")
+        self._rounds = Growing(storage, "rounds.jsonl")
+        self._is_known = self._has_looked = self._was_free = False
         self._changed_at = float("-inf")
 
     def look(self) -> Story:
@@ -126,19 +108,22 @@ class Follower:
         if story.outcome == "waiting":
             story.outcome, story.message = "setup", ""
         is_finished = self.storage.exists("result.json")  # before the rounds: it comes after them
-        self._meet()
         _, events = self._events.new()
-        restarted, lines = self._rounds.new()
-        self.added = [RoundRecord.from_json(line) for line in lines]
-        if restarted:
-            story.forget_rounds()
-        for event in events:
-            if event.get("event") == "start":
-                story.begin()
-            # "back" drops rounds, which the file of rounds shows by itself.
-            story.add_event({**event, "event": None} if event.get("event") == "back" else event)
+        is_anew, rounds = self._rounds.new()
+        self.added, _ = parse_records(rounds)
+        if is_anew:
+            story.rounds.clear()
+        for text in events.splitlines():
+            with contextlib.suppress(ValueError, TypeError):
+                event = dict(json.loads(text))
+                if event.get("event") == "start":
+                    story.begin()
+                if event.get("event") == "back":  # the file of rounds shows what was dropped
+                    del event["event"]
+                story.add_event(event)
         for record in self.added:
             story.add_record(record)
+        self._describe()
         if self._has_looked and (events or self.added):
             self._changed_at = time.monotonic()
         self._has_looked = True
@@ -164,27 +149,21 @@ class Follower:
             story.outcome, story.message, story.ended = "running", "", None
         self._was_free = is_free
 
-    def _meet(self) -> None:
-        """Read who takes part, once it is known."""
+    def _describe(self) -> None:
+        """Read who takes part, once it is known, and the plan, if this raysim reads the config."""
+        from raysim.config import load_saved
+        from raysim.runs.folder import RunFolder
+
         if self._is_known or not self.storage.exists("environment.json"):
             return
+        self._is_known = True
         with contextlib.suppress(ValueError):
             self.story.meet(json.loads(self.storage.read("environment.json")).get("actors", []))
-        _describe(self.story, self.storage)
-        self._is_known = True
-
-
-def _describe(story: Story, storage: Storage) -> None:
-    """Give the story its title and stages; a config of another raysim leaves them out."""
-    from raysim.config import load_saved
-    from raysim.runs.folder import RunFolder
-
-    try:
-        plain = RunFolder(storage.root).saved_config()
-        config = load_saved(plain, f"{storage.root}/config.yaml")
-        story.title, story.stages = title_of(config), stages_of(config)
-    except RaysimError as wrong:
-        click.echo(f"raysim: title and stages are left out: {wrong}", err=True)
+        try:
+            plain = RunFolder(self.storage.root).saved_config()
+            self.story.describe(load_saved(plain, f"{self.storage.root}/config.yaml"))
+        except RaysimError as wrong:
+            click.echo(f"raysim: title and stages are left out: {wrong}", err=True)
 
 
 # ---- showing -------------------------------------------------------------------------------
@@ -196,43 +175,37 @@ def _once(follower: Follower) -> int:
     story = follower.look()
     if story.outcome == "waiting":
         raise DataError(f"no run directory at {follower.storage.root}; `raysim run` makes one")
-    story = follower.look()  # the lock is asked twice
-    Console().print(Screen(story.view()))
+    follower.look()  # the lock is asked twice
+    Console().print(Screen(story))
     return _code(story)
 
 
 def _follow(follower: Follower, interval: float) -> int:
-    if not (sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")):
-        return _follow_plainly(follower, interval)
     from rich.console import Console
-    from rich.live import Live
 
-    story = follower.look()
-    with Live(get_renderable=lambda: Screen(story.view()), console=Console(), refresh_per_second=4):
-        while story.outcome not in ENDED:
-            time.sleep(interval)
+    story, said = follower.story, ""
+    is_live = can_move_cursor(sys.stdout)
+    with live_screen(story, Console()) if is_live else contextlib.nullcontext():
+        while True:
             follower.look()
-    return _code(story)
+            if not is_live:
+                said = _tell(follower, said)
+            if story.outcome == "done" or story.outcome in BROKEN:
+                return _code(story)
+            time.sleep(interval)
 
 
-def _follow_plainly(follower: Follower, interval: float) -> int:
-    from raysim.cli.progress import record_line
-
-    said = ""
-    while True:
-        story = follower.look()
-        rounds = dict(story.stages)
-        for record in follower.added:
-            click.echo(record_line(record, rounds.get(record.stage)))
-        if story.message and story.message != said:
-            click.echo(f"raysim: {story.message}", err=True)
-        said = story.message
-        if story.outcome in ENDED:
-            if story.outcome == "done":
-                click.echo(f"done after {story.num_rounds} rounds")
-            return _code(story)
-        time.sleep(interval)
+def _tell(follower: Follower, said: str) -> str:
+    """Print a line per new round, and the story's message unless it was ``said``; return it."""
+    story, rounds = follower.story, dict(follower.story.stages)
+    for record in follower.added:
+        click.echo(record_line(record, rounds.get(record.stage)))
+    if story.message and story.message != said:
+        click.echo(f"raysim: {story.message}", err=True)
+    if story.outcome == "done":
+        click.echo(f"done after {len(story.rounds)} rounds")
+    return story.message
 
 
 def _code(story: Story) -> int:
-    return 1 if story.outcome in ("failed", "stopped", "lost") else 0
+    return 1 if story.outcome in BROKEN else 0

@@ -45,7 +45,7 @@ def story():
 def drawn(story, width=80, encoding="utf-8"):
     """Return the lines of the screen, without trailing blanks."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
-    Console(file=file, width=width, force_terminal=False).print(Screen(story.view(NOON)))
+    Console(file=file, width=width, force_terminal=False).print(Screen(story, NOON))
     lines = file.buffer.getvalue().decode(encoding).splitlines()
     assert all(len(line) <= width for line in lines), lines
     return [line.rstrip() for line in lines]
@@ -57,7 +57,7 @@ def test_phases_say_what_they_found_and_how_long_it_took(story):
     assert head == f"demo  fb_nll  digits  seed 0{'running  5/22  1:05':>52}"
     assert " ".join(group.split()) == "✓ group 1/1 3 groups ARI 0.88 0.2 s"
     assert " ".join(correct.split()) == "✓ correct 1/1 noise 24.8 % -> 1.5 % 1.5 s"
-    assert re.fullmatch(r"▸ train     3/20  ━{6}─{34}  left 0:34 +6\.0 s", training)  # 17 * 2 s
+    assert re.fullmatch(r"▸ train   3/20 ━{6} {34} left 0:34 +6\.0 s", training)  # 17 * 2 s
 
 
 def test_curves_show_now_and_best(story):
@@ -98,6 +98,13 @@ def test_lost_and_late_are_counted_and_the_next_round_proves_life(story):
     assert "actors   4 of 4 alive on 2 nodes, 1 rebuilt" in drawn(story)
 
 
+def test_gpus_are_named_with_the_actors_that_share_them(story):
+    rows = [{"actor": str(n), "node": "10.0.0.7", "gpu_ids": [str(n // 2)]} for n in range(3)]
+    story.meet([*rows, {"actor": "3", "role": "server", "node": "10.0.0.7", "gpu_ids": []}])
+
+    assert "gpus     0 on 10.0.0.7 (2 actors), 1 on 10.0.0.7 (1 actor)" in drawn(story)
+
+
 def test_a_run_in_one_process_has_no_actors(story):
     story.meet([{"actor": "driver", "role": "clients", "node": "this process"}])
 
@@ -107,7 +114,7 @@ def test_a_run_in_one_process_has_no_actors(story):
 def test_going_back_takes_rounds_away(story):
     story.add_event({"event": "back", "finished": 3, "level": "WARNING", "message": "lost"})
 
-    assert [r.round for r in story.view(NOON).rounds if r.stage == "train"] == [1]
+    assert [r.round for r in story.rounds if r.stage == "train"] == [1]
 
 
 @pytest.mark.parametrize(("outcome", "mark"), [("failed", "✗"), ("stopped", "✗"), ("done", "▸")])
@@ -137,9 +144,9 @@ def test_sparkline_scales_and_averages():
 
 
 def test_time_left_needs_a_round_of_every_stage_to_come(story):
-    assert seconds_left(story.view(NOON)) == pytest.approx(17 * 2.0)
+    assert seconds_left(story) == pytest.approx(17 * 2.0)
     story.stages = (*STAGES, ("finetune", 5))
-    assert seconds_left(story.view(NOON)) is None
+    assert seconds_left(story) is None
     assert (clock(5), clock(760.4), clock(3723)) == ("0:05", "12:40", "1:02:03")
 
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import raysim.cli.watch as watch
-from raysim.cli.watch import Follower, Lines
+from raysim.cli.watch import Follower
 from raysim.config import config_yaml, load_config
 from raysim.errors import ClientFailed, ConfigError, DataError, Interrupted
 from raysim.protocols import Where
@@ -76,16 +76,16 @@ def test_rounds_are_taken_as_they_come_and_a_torn_line_waits(begun, tmp_path):
         listen(Event("start", rounds=6))
         listen(Event("commit", round=0))
         begun.append(record("group", 1, groups=[0, 1], ari=1.0))
-        first = follower.look().num_rounds
+        first = len(follower.look().rounds)
         begun.storage.append("rounds.jsonl", b'{"stage": "cor')
-        torn = follower.look().num_rounds
+        torn = len(follower.look().rounds)
         begun.storage.append("rounds.jsonl", b'rect", "round": 1, "seconds": 1.0}\n')
-        whole = follower.look().num_rounds
+        whole = len(follower.look().rounds)
 
     assert (first, torn, whole) == (1, 1, 2)
     story = follower.look()
     assert story.title == "quickstart  fb_nll  digits  seed 0"
-    assert story.stages == (("group", 1), ("correct", 1), ("train", 4))
+    assert story.stages == [("group", 1), ("correct", 1), ("train", 4)]
 
 
 def test_a_resumed_run_is_read_anew(begun):
@@ -97,7 +97,7 @@ def test_a_resumed_run_is_read_anew(begun):
     begun.keep_records(1)
     begun.append(record("train", 2, loss=0.5))
 
-    rounds = follower.look().view().rounds
+    rounds = follower.look().rounds
     assert [(r.round, r.loss) for r in rounds] == [(1, None), (2, 0.5)]
 
 
@@ -175,10 +175,17 @@ def test_a_folder_of_several_runs_is_refused(tmp_path):
         once(tmp_path)
 
 
-def test_lines_that_are_no_objects_are_left_out(tmp_path):
-    (tmp_path / "x.jsonl").write_text('{"a": 1}\nno json\n[1]\n{"a": 2}\n')
+def test_lines_that_are_no_objects_are_left_out(begun, place):
+    begun.append(record("group", 1))
+    begun.storage.append("rounds.jsonl", b"no json\n[1]\n")
+    warning = b'{"level": "WARNING", "message": "rank was capped"}\n'
+    begun.storage.append("events.jsonl", b'no json\n[1]\n"x"\n{"time": 3}\n' + warning)
 
-    assert Lines(open_storage(tmp_path), "x.jsonl").new() == (True, [{"a": 1}, {"a": 2}])
+    code, out = once(place)
+
+    assert code == 0
+    assert "group   1/1" in out
+    assert "warning  rank was capped" in out
 
 
 # ---- a real run, from a second process -------------------------------------------------------
