@@ -15,7 +15,7 @@ from raysim.runs.folder import RunFolder
 from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event
 from raysim.trackers import tracking
-from raysim.trackers.scalars import Points
+from raysim.trackers.tracker import Points
 
 SETTINGS = ("name=tracked", "train.rounds=3", "train.epochs=1", "runtime.kind=local")
 RUN = {"name": "by_hand", "method": "m", "dataset": "d", "seed": 3}
@@ -193,10 +193,11 @@ def test_one_shot_stages_are_step_0_and_bytes_add_up():
     ]
 
     told = (group, *trained, trained[1])
-    found = [points.add(record) for record in map(RoundRecord.from_json, told)]
+    *found, again = [points.add(record) for record in map(RoundRecord.from_json, told)]
 
-    assert [(p.number, p.step) for p in found] == [(1, 0), (2, 1), (3, 2), (3, 2)]
-    assert [p.values["bytes/up_total"] for p in found] == [5, 10, 15, 15]
+    assert [(p.number, p.step) for p in found] == [(1, 0), (2, 1), (3, 2)]
+    assert [p.values["bytes/up_total"] for p in found] == [5, 10, 15]
+    assert again is None
     assert "loss/train" not in found[1].values
 
 

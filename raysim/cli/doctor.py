@@ -74,19 +74,17 @@ def _packages() -> list[Finding]:
     text = ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version)
     findings = [Finding("packages", not missing, f"python {found['python']}, {text}")]
     if missing:
-        findings.append(
-            Finding("packages", False, f"missing: {', '.join(missing)}; pip install raysim")
-        )
+        says = f"missing: {', '.join(missing)}; pip install raysim"
+        findings.append(Finding("packages", False, says))
     return findings
 
 
 def _processor() -> list[Finding]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    actors = max(int(memory * 0.7 / 200e6), 1)
-    says = (
-        f"{os.cpu_count()} CPUs, {memory / 1e9:.0f} GB memory, room for about {actors} torch actors"
-    )
-    return [Finding("machine", None, says)]
+    room = f"room for about {max(int(memory * 0.7 / 200e6), 1)} torch actors"
+    return [
+        Finding("machine", None, f"{os.cpu_count()} CPUs, {memory / 1e9:.0f} GB memory, {room}")
+    ]
 
 
 def _gpus() -> list[Finding]:
@@ -95,29 +93,21 @@ def _gpus() -> list[Finding]:
     if not count:
         return [Finding("gpu", None, "none; spectra run on NumPy, training on the CPU")]
     try:
-        cupy = importlib.import_module("cupy")
-        works = bool(cupy.is_available())
+        works = bool(importlib.import_module("cupy").is_available())
     except ImportError:
         works = False
-    remedy = "" if works else "; pip install 'raysim[gpu-cuda12]' or 'raysim[gpu-cuda13]' for CuPy"
-    return [
-        Finding(
-            "gpu", None, f"{count} CUDA devices, CuPy {'works' if works else 'missing'}{remedy}"
-        )
-    ]
+    do = "missing; pip install 'raysim[gpu-cuda12]' or 'raysim[gpu-cuda13]' for CuPy"
+    return [Finding("gpu", None, f"{count} CUDA devices, CuPy {'works' if works else do}")]
 
 
 def _disk() -> list[Finding]:
     from raysim.data.store import cache_root
 
-    folder = cache_root()
-    while not folder.exists():
-        folder = folder.parent
+    folder = next(f for f in (cache_root(), *cache_root().parents) if f.exists())
     free = shutil.disk_usage(folder).free
-    says = f"{free / 1e9:.0f} GB free for the cache"
-    if free < SMALLEST_FREE_BYTES:
-        return [Finding("disk", False, f"{says}; free some or set RAYSIM_CACHE to another disk")]
-    return [Finding("disk", True, says)]
+    is_enough = free >= SMALLEST_FREE_BYTES
+    do = "" if is_enough else "; free some or set RAYSIM_CACHE to another disk"
+    return [Finding("disk", is_enough, f"{free / 1e9:.0f} GB free for the cache{do}")]
 
 
 def _cache() -> list[Finding]:
@@ -127,12 +117,10 @@ def _cache() -> list[Finding]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            pass
+            return [Finding("cache", True, str(folder))]
     except OSError as wrong:
-        return [
-            Finding("cache", False, f"{folder}: {wrong}; set RAYSIM_CACHE to a writable folder")
-        ]
-    return [Finding("cache", True, str(folder))]
+        do = "set RAYSIM_CACHE to a writable folder"
+        return [Finding("cache", False, f"{folder}: {wrong}; {do}")]
 
 
 def _data() -> list[Finding]:

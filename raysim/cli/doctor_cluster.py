@@ -29,11 +29,9 @@ def cluster_findings(address: str | None, storage: str | None) -> list[Finding]:
     from raysim.runtime.ray.inspection import describe_node, inspect_cluster, unreachable_storage
 
     findings = judge(inspect_cluster(address), describe_node())
-    return (
-        findings
-        if storage is None
-        else findings + judge_storage(storage, unreachable_storage(storage))
-    )
+    if storage is not None:
+        findings += judge_storage(storage, unreachable_storage(storage))
+    return findings
 
 
 def judge(reports: Sequence[NodeReport], mine: dict[str, Any]) -> list[Finding]:
@@ -67,7 +65,7 @@ def _node(report: NodeReport) -> Finding:
 
 
 def _versions(reports: Sequence[NodeReport], mine: dict[str, Any]) -> list[Finding]:
-    findings = []
+    wrong = []
     for report in reports:
         theirs = report.facts["versions"]
         others = [
@@ -77,51 +75,45 @@ def _versions(reports: Sequence[NodeReport], mine: dict[str, Any]) -> list[Findi
         ]
         if others:
             do = "install the same versions on every node (tools/constraints.txt)"
-            findings.append(
-                Finding("versions", False, f"{_name(report)}: {', '.join(others)}; {do}")
-            )
+            wrong.append(f"{_name(report)}: {', '.join(others)}; {do}")
     same = ", ".join(f"{name} {version}" for name, version in mine["versions"].items())
-    return findings or [Finding("versions", True, f"{same} on {len(reports)} node(s)")]
+    return _verdict("versions", wrong, f"{same} on {len(reports)} node(s)")
 
 
 def _numerics(reports: Sequence[NodeReport], mine: dict[str, Any]) -> list[Finding]:
     here = mine["fingerprint"]
-    findings = [
-        Finding(
-            "numerics",
-            False,
-            f"{_name(report)}: fingerprint {report.facts['fingerprint']}, here {here}: other "
-            "processors or libraries, so runs there end in other last bits; use nodes of one kind "
-            "where bits matter",
-        )
+    wrong = [
+        f"{_name(report)}: fingerprint {theirs}, here {here}: other processors or libraries, so "
+        "runs there end in other last bits; use nodes of one kind where bits matter"
         for report in reports
-        if report.facts["fingerprint"] != here
+        if (theirs := report.facts["fingerprint"]) != here
     ]
-    says = f"fingerprint {here} on {len(reports)} node(s): expect equal bits"
-    return findings or [Finding("numerics", True, says)]
+    good = f"fingerprint {here} on {len(reports)} node(s): expect equal bits"
+    return _verdict("numerics", wrong, good)
 
 
 def _clocks(reports: Sequence[NodeReport]) -> list[Finding]:
-    findings = [
-        Finding(
-            "clock",
-            False,
-            f"{_name(report)}: {report.skew_s:+.2f} s against this process; set it by NTP "
-            "(chrony, systemd-timesyncd)",
-        )
+    wrong = [
+        f"{_name(report)}: {report.skew_s:+.2f} s against this process; set it by NTP (chrony, "
+        "systemd-timesyncd)"
         for report in reports
         if abs(report.skew_s) - report.round_trip_s / 2 > LARGEST_SKEW_S
     ]
     largest = max((abs(report.skew_s) for report in reports), default=0.0)
-    return findings or [Finding("clock", True, f"largest skew {largest:.3f} s")]
+    return _verdict("clock", wrong, f"largest skew {largest:.3f} s")
 
 
 def judge_storage(storage: str, wrong: Sequence[tuple[str, str]]) -> list[Finding]:
     """Turn what is wrong with a storage, by node, into lines."""
     do = "mount or open the same storage on every node"
-    findings = [Finding("storage", False, f"{name}: {storage}: {why}; {do}") for name, why in wrong]
-    says = f"{storage}: what each node writes the driver reads, and back"
-    return findings or [Finding("storage", True, says)]
+    found = [f"{name}: {storage}: {why}; {do}" for name, why in wrong]
+    good = f"{storage}: what each node writes the driver reads, and back"
+    return _verdict("storage", found, good)
+
+
+def _verdict(what: str, wrong: Sequence[str], good: str) -> list[Finding]:
+    """Return a finding for each thing that is wrong, or the one that all is good."""
+    return [Finding(what, False, says) for says in wrong] or [Finding(what, True, good)]
 
 
 def _name(report: NodeReport) -> str:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, TextIO
 
 from raysim.cli.story import BROKEN, Story, count, findings
@@ -78,7 +77,7 @@ def sparkline(values: Sequence[float], width: int, levels: str) -> str:
         return ""
     if len(values) > width:
         cuts = [round(i * len(values) / width) for i in range(width + 1)]
-        values = [fmean(values[a:b]) for a, b in pairwise(cuts)]
+        values = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
     low, span = min(values), max(values) - min(values)
     top = len(levels) - 1
     return "".join(levels[round(top * (v - low) / span) if span else top // 2] for v in values)
@@ -92,7 +91,8 @@ def seconds_left(story: Story) -> float | None:
         if left > 0 and not done:
             return None
         if left > 0:
-            total += left * fmean(r.seconds for r in done[-RECENT:])
+            recent = [r.seconds for r in done[-RECENT:]]
+            total += left * sum(recent) / len(recent)
     return total
 
 

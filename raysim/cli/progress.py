@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any, TextIO
 
 from raysim.cli.live import can_move_cursor, live_screen
-from raysim.cli.story import Story, findings
+from raysim.cli.story import Story, record_line
 from raysim.errors import Interrupted
-from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event, Listener
 
 
@@ -48,21 +47,6 @@ class _Terminal(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), file=sys.stderr, flush=True)
-
-
-def record_line(record: RoundRecord, rounds: int | None) -> str:
-    """Return the line of a record; ``rounds`` of its stage, where they are known."""
-    of = "" if rounds is None else f"/{rounds}"
-    facts = [f"{record.stage} {record.round}{of}"]
-    if record.accuracy is not None:
-        mean, std = record.accuracy["mean"], record.accuracy["std"]
-        facts.append(f"acc {100 * mean:.1f} ± {100 * std:.1f}")
-    if record.loss is not None:
-        facts.append(f"loss {record.loss:.3f}")
-    facts += findings(record)
-    if record.sent is not None:
-        facts.append(f"up {record.bytes('up') / 1e6:.2f} MB")
-    return "  ".join([*facts, f"{record.seconds:.1f} s"])
 
 
 def _plain(experiment: Any, stream: TextIO) -> Listener:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST = 20
 LINES = 15
+WIDEST = 60
+"""Most characters of a log's line in the list."""
 PROGRESS = re.compile(r"\S+ \d+/\d+  ")
 """How the line of a round begins."""
 
@@ -42,11 +44,10 @@ def command(job: str | None, address: str | None, follow: bool, stop: bool, as_j
         return
     jobs.get(job)
     if stop:
-        was_running = jobs.stop(job)
-        if was_running and not as_json:
-            click.echo(f"{job} was asked to stop; it ends after its round, with a checkpoint")
-        elif not as_json:
-            click.echo(f"{job} had ended already")
+        says = "was asked to stop; it ends after its round, with a checkpoint"
+        says = says if jobs.stop(job) else "had ended already"
+        if not as_json:
+            click.echo(f"{job} {says}")
     code = follow_job(jobs, job, sys.stderr if as_json else sys.stdout) if follow else 0
     if as_json or not (follow or stop):
         _show_one(jobs, jobs.get(job), as_json=as_json)
@@ -57,36 +58,27 @@ def _show_all(jobs: Jobs, *, as_json: bool) -> None:
     from raysim.runtime.ray.jobs import RUN
 
     found = [job for job in jobs.all() if job.kind == RUN]
-    rows = [_facts(job, _log(jobs, job)) for job in found[:MOST]]
+    rows = []
+    for job in found[:MOST]:
+        try:
+            log = jobs.log(job.id)
+        except (DataError, EnvironmentNotFit):  # as on a node that is gone
+            log = None
+        rows.append(_facts(job, log))
     if as_json:
         click.echo(json.dumps({"address": jobs.address, "jobs": rows, "count": len(found)}))
         return
     if not rows:
         click.echo(f"no runs on the cluster at {jobs.address}; `raysim submit` starts one")
         return
-    texts = [
-        [
-            row["job"],
-            row["status"],
-            "-" if row["exit_code"] is None else str(row["exit_code"]),
-            row["started"] or "-",
-            row["run_dir"],
-            "-" if row["progress"] is None else row["progress"][:60],
-        ]
-        for row in rows
-    ]
+    keys = ("job", "status", "exit_code", "started", "run_dir", "progress")
+    for row in rows:
+        row["progress"] = row["progress"] and row["progress"][:WIDEST]
+    texts = [["-" if row[k] is None else str(row[k]) for k in keys] for row in rows]
     header = ("job", "status", "exit", "started", "run directory", "last line")
     print_table(header, texts, left=len(header))
     if len(found) > MOST:
         click.echo(f"and {len(found) - MOST} older ones")
-
-
-def _log(jobs: Jobs, job: Job) -> str | None:
-    """Return a job's log; None where it cannot be read, as on a node that is gone."""
-    try:
-        return jobs.log(job.id)
-    except (DataError, EnvironmentNotFit):
-        return None
 
 
 def _show_one(jobs: Jobs, job: Job, *, as_json: bool) -> None:

@@ -33,6 +33,21 @@ def findings(record: RoundRecord) -> list[str]:
     return found
 
 
+def record_line(record: RoundRecord, rounds: int | None) -> str:
+    """Return the line of a record; ``rounds`` of its stage, where they are known."""
+    of = "" if rounds is None else f"/{rounds}"
+    facts = [f"{record.stage} {record.round}{of}"]
+    if record.accuracy is not None:
+        mean, std = record.accuracy["mean"], record.accuracy["std"]
+        facts.append(f"acc {100 * mean:.1f} ± {100 * std:.1f}")
+    if record.loss is not None:
+        facts.append(f"loss {record.loss:.3f}")
+    facts += findings(record)
+    if record.sent is not None:
+        facts.append(f"up {record.bytes('up') / 1e6:.2f} MB")
+    return "  ".join([*facts, f"{record.seconds:.1f} s"])
+
+
 @dataclass
 class Story:
     """Collects records and events of a run; its fields are what they add up to."""

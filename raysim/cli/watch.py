@@ -12,8 +12,7 @@ import click
 
 from raysim.cli.live import Screen, can_move_cursor, live_screen
 from raysim.cli.options import trust_option
-from raysim.cli.progress import record_line
-from raysim.cli.story import BROKEN, Story
+from raysim.cli.story import BROKEN, Story, record_line
 from raysim.errors import ConfigError, DataError, RaysimError
 from raysim.runs.record import RoundRecord, parse_records
 

@@ -11,12 +11,12 @@ import importlib.util
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from raysim.errors import EnvironmentNotFit
 from raysim.runs.folder import RunFolder
-from raysim.trackers.scalars import Point
+from raysim.trackers.tracker import Point, Tracker, first_line, not_installed
 
 FILE = "mlflow.json"
 FINISHED = "rounds_finished"
@@ -32,32 +32,6 @@ ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 """Set unless the user has."""
-
-
-def check_mlflow() -> None:
-    """Refuse, before the run starts, a missing package or server."""
-    try:
-        client = _client()
-    except ImportError as wrong:
-        raise EnvironmentNotFit(
-            f"track: mlflow is not installed here ({wrong}); pip install 'raysim[mlflow]', or "
-            "leave it out"
-        ) from wrong
-    except Exception as wrong:
-        raise _unreachable(wrong) from wrong
-    try:
-        client.search_experiments(max_results=1)
-    except Exception as wrong:  # of requests, of the store, of mlflow
-        raise _unreachable(wrong) from wrong
-
-
-def _unreachable(wrong: Exception) -> EnvironmentNotFit:
-    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-    first = str(wrong).strip().splitlines()[0] if str(wrong).strip() else type(wrong).__name__
-    return EnvironmentNotFit(
-        f"track: mlflow cannot be used at {uri or 'its default place'} ({first}); set "
-        "MLFLOW_TRACKING_URI to a server or folder that is there, or leave mlflow out of track"
-    )
 
 
 def _client() -> Any:
@@ -76,17 +50,27 @@ def tracking_uri() -> str | None:
     return "file:./mlruns"
 
 
-class Mlflow:
+class Mlflow(Tracker):
     """Metrics and parameters of one run."""
 
-    def __init__(
-        self, folder: RunFolder, run: Mapping[str, Any], parameters: Mapping[str, Any]
-    ) -> None:
-        """``run`` holds name, method, dataset and seed."""
-        self._folder, self._run, self._parameters = folder, run, parameters
-        self._client: Any = None
-        self._id = ""
-        self._logged = 0
+    name = "mlflow"
+    _client: Any = None
+    _id = ""
+    _sent = 0
+
+    @staticmethod
+    def check(folder: RunFolder) -> None:
+        try:
+            _client().search_experiments(max_results=1)
+        except ImportError as wrong:
+            raise not_installed("mlflow", wrong) from wrong
+        except Exception as wrong:  # of requests, of the store, of mlflow
+            uri = os.environ.get("MLFLOW_TRACKING_URI") or "its default place"
+            why = first_line(wrong) or type(wrong).__name__
+            raise EnvironmentNotFit(
+                f"track: mlflow cannot be used at {uri} ({why}); set MLFLOW_TRACKING_URI to a "
+                "server or folder that is there, or leave mlflow out of track"
+            ) from wrong
 
     def start(self, done: Sequence[Point]) -> None:
         """Make or take up the MLflow run and send the rounds it does not have."""
@@ -100,13 +84,13 @@ class Mlflow:
         """Send a round's numbers in one request; one it has already is left out."""
         from mlflow.entities import Metric
 
-        if point.number <= self._logged:
+        if point.number <= self._sent:
             return
         now = int(1000 * time.time())
         values = {**point.values, FINISHED: float(point.number)}
         metrics = [Metric(key, value, now, point.step) for key, value in values.items()]
         self._client.log_batch(self._id, metrics=metrics)
-        self._logged = point.number
+        self._sent = point.number
 
     def end(self, outcome: str) -> None:
         if self._id:
@@ -120,7 +104,7 @@ class Mlflow:
             known = json.loads(self._folder.storage.read(FILE))["run_id"]
             metrics = self._client.get_run(known).data.metrics
             self._client.update_run(known, status="RUNNING")
-            self._id, self._logged = known, int(metrics.get(FINISHED, 0))
+            self._id, self._sent = known, int(metrics.get(FINISHED, 0))
         return bool(self._id)
 
     def _create(self) -> None:

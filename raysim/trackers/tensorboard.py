@@ -10,43 +10,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raysim.errors import ConfigError, EnvironmentNotFit
+from raysim.errors import ConfigError
 from raysim.runs.folder import RunFolder
-from raysim.trackers.scalars import Point
-
-FOLDER = "tensorboard"
+from raysim.trackers.tracker import Point, Tracker, not_installed
 
 
-def check_tensorboard(folder: RunFolder) -> None:
-    """Refuse, before the run starts, a run directory or a machine where it cannot work."""
-    if not isinstance(folder.path, Path):
-        raise ConfigError(
-            f"track: tensorboard writes to a folder of this machine, got output {folder.path}; use "
-            "a path as output, or leave tensorboard out"
-        )
-    try:
-        from tensorboard.summary.writer import event_file_writer  # noqa: F401
-    except ImportError as wrong:
-        raise EnvironmentNotFit(
-            f"track: tensorboard is not installed here ({wrong}); pip install "
-            "'raysim[tensorboard]', or leave it out"
-        ) from wrong
-
-
-class TensorBoard:
+class TensorBoard(Tracker):
     """One event file per process of the run."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = Path(folder.root) / FOLDER
-        self._writer: Any = None
+    name = "tensorboard"
+    _writer: Any = None
+
+    @staticmethod
+    def check(folder: RunFolder) -> None:
+        if not isinstance(folder.path, Path):
+            raise ConfigError(
+                f"track: tensorboard writes to a folder of this machine, got output {folder.path}; "
+                "use a path as output, or leave tensorboard out"
+            )
+        try:
+            from tensorboard.summary.writer import event_file_writer  # noqa: F401
+        except ImportError as wrong:
+            raise not_installed("tensorboard", wrong) from wrong
 
     def start(self, done: Sequence[Point]) -> None:
         """Begin a file; what an earlier one has past the last of ``done`` is taken back."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        is_new = not any(self._folder.glob("events.out.tfevents.*"))
-        self._writer = EventFileWriter(str(self._folder))
+        folder = Path(self._folder.root) / "tensorboard"
+        is_new = not any(folder.glob("events.out.tfevents.*"))
+        self._writer = EventFileWriter(str(folder))
         if is_new:
             for point in done:
                 self._write(point)
