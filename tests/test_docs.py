@@ -222,7 +222,7 @@ def test_every_line_of_doctor_is_explained():
     code = "".join(
         (ROOT / "raysim/cli" / f"{n}.py").read_text() for n in ("doctor", "doctor_cluster")
     )
-    lines = set(re.findall(r'Finding\(\s*"(\w+)"', code))
+    lines = set(re.findall(r'(?:Finding|_verdict)\(\s*"(\w+)"', code))
 
     assert lines >= {"packages", "ray", "clock", "storage"}
     assert {line for line in lines if f"`{line}`" not in text} == set()
