@@ -1,10 +1,10 @@
 """`ray up` and `ray down` of a cluster file in a simulated AWS; prints as JSON what AWS then holds.
 
-A program for a process and a home folder of its own: `python simulate_aws.py CLUSTER_YAML [CIDR]`.
-With an address range, the security group is made first and lets only that range use ssh, as
-deploy/README.md advises. Everything of Ray is real; EC2 and IAM are moto's. As moto's machines do
-not exist, `ssh` must be a program on PATH that only notes what it was asked, and `rsync` one that
-copies into a folder per machine under HOMES instead.
+A program for a process and a home folder of its own: `python simulate_aws.py CLUSTER_YAML CIDR`.
+The security group is made first and lets only that range of addresses use ssh, as deploy/README.md
+advises; at the end Ray makes another one, of its own. Everything of Ray is real; EC2 and IAM are
+moto's. As moto's machines do not exist, `ssh` must be a program on PATH that only notes what it was
+asked, and `rsync` one that copies into a folder per machine under HOMES instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import boto3
 import yaml
 from moto import mock_aws
 
-GPU_TYPE = "gpu_worker"
+GPU_TYPE = "gpu_a10g"
 
 
 def make_group(name: str, cidr: str) -> None:
@@ -50,6 +50,16 @@ def ingress(group_name: str) -> list[dict[str, Any]]:
     return rules
 
 
+def group_by_ray(cluster_yaml: str) -> list[dict[str, Any]]:
+    """Return the rules of the security group that Ray makes where there is none."""
+    from ray.autoscaler._private.commands import _bootstrap_config
+
+    config = yaml.safe_load(Path(cluster_yaml).read_text())
+    config["provider"]["security_group"]["GroupName"] = "made-by-ray"
+    _bootstrap_config(config, no_config_cache=True)
+    return ingress("made-by-ray")
+
+
 def start_worker(config: dict[str, Any]) -> None:
     """Do what the autoscaler on the head does for one worker, with Ray's launcher and installer."""
     from ray.autoscaler._private.event_summarizer import EventSummarizer
@@ -75,17 +85,19 @@ def start_worker(config: dict[str, Any]) -> None:
     RayInstaller(provider, AutoscalingConfig(config)).install_ray(machine, "172.31.0.10")
 
 
-def main(cluster_yaml: str, cidr: str = "") -> None:
+def main(cluster_yaml: str, cidr: str) -> None:
     import ray.autoscaler._private.aws.config as bootstrap
+    import ray.autoscaler._private.aws.node_provider as provider
+    import ray.autoscaler._private.commands as commands
     from ray.scripts.scripts import cli
 
+    provider.TAG_BATCH_DELAY = commands.POLL_INTERVAL = 0  # seconds for AWS; moto answers at once
     # Ray sleeps 15 s twice until a new IAM role has reached all of AWS; moto needs no time.
     bootstrap.time = types.SimpleNamespace(sleep=lambda seconds: None)
     group = yaml.safe_load(Path(cluster_yaml).read_text())["provider"]["security_group"][
         "GroupName"
     ]
-    if cidr:
-        make_group(group, cidr)
+    make_group(group, cidr)
     cli.main(["up", "-y", "--no-config-cache", cluster_yaml], standalone_mode=False)
     laptop = os.environ["HOME"]
     (head,) = Path(os.environ["HOMES"]).iterdir()
@@ -105,6 +117,7 @@ def main(cluster_yaml: str, cidr: str = "") -> None:
     cli.main(["down", "-y", cluster_yaml], standalone_mode=False)
     facts["left"] = [one["InstanceId"] for one in instances() if one["State"]["Name"] == "running"]
     facts["left_volumes"] = [one["VolumeId"] for one in volumes()]
+    facts["ingress_by_ray"] = group_by_ray(cluster_yaml)
     print("FACTS " + json.dumps(facts))
 
 

@@ -25,7 +25,7 @@ PROGRAMS = {
 }
 
 
-def simulate(folder: Path, *arguments: str) -> dict[str, Any]:
+def simulate(folder: Path) -> dict[str, Any]:
     """Return what the simulated AWS held after `ray up` and after `ray down`, and all commands."""
     for name in ("bin", "home/.ray", "code", "homes", "tmp"):
         (folder / name).mkdir(parents=True)
@@ -49,7 +49,7 @@ def simulate(folder: Path, *arguments: str) -> dict[str, Any]:
     }
     script = Path(__file__).with_name("simulate_aws.py")
     done = subprocess.run(
-        [sys.executable, str(script), str(ROOT / "deploy/cluster.yaml"), *arguments],
+        [sys.executable, str(script), str(ROOT / "deploy/cluster.yaml"), MINE],
         cwd=folder / "code", env=environment, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     told = [line for line in done.stdout.splitlines() if line.startswith("FACTS ")]
@@ -62,7 +62,7 @@ def simulate(folder: Path, *arguments: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the facts of a cluster whose security group was made first."""
-    return simulate(tmp_path_factory.mktemp("aws"), MINE)
+    return simulate(tmp_path_factory.mktemp("aws"))
 
 
 def kind(instance: dict[str, Any]) -> str:
@@ -76,9 +76,9 @@ def machines(aws: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_head_is_on_demand_and_workers_are_spot(aws):
-    head, worker = machines(aws)["head"], machines(aws)["gpu_worker"]
+    head, worker = machines(aws)["head"], machines(aws)["gpu_a10g"]
 
-    assert (head["InstanceType"], head.get("InstanceLifecycle")) == ("m5.xlarge", None)
+    assert (head["InstanceType"], head.get("InstanceLifecycle")) == ("m5.2xlarge", None)
     assert (worker["InstanceType"], worker["InstanceLifecycle"]) == ("g5.2xlarge", "spot")
     for machine in (head, worker):
         assert machine["ImageId"] == "ami-00000000000000000"
@@ -89,8 +89,10 @@ def test_resources_are_none_on_the_head_and_read_from_the_machine_on_workers(aws
     types = aws["bootstrap"]["available_node_types"]
 
     assert types["head"]["resources"] == {"CPU": 0}
-    assert types["gpu_worker"]["resources"]["GPU"] == 1
-    assert types["gpu_worker"]["resources"]["CPU"] == 8
+    workers = [kind for name, kind in types.items() if name != "head"]
+    assert len(workers) == 3
+    for kind in workers:
+        assert (kind["resources"]["CPU"], kind["resources"]["GPU"]) == (8, 1)
 
 
 def test_disks_are_large_encrypted_and_go_with_the_machine(aws):
@@ -118,15 +120,13 @@ def test_a_group_made_first_keeps_its_rules(aws):
     assert ranges(aws["ingress"]) == {None: [], 22: [MINE]}
 
 
-def test_a_group_made_by_ray_opens_only_ssh(tmp_path):
-    aws = simulate(tmp_path)
-
+def test_a_group_made_by_ray_opens_only_ssh(aws):
     # The README says so: this is why it tells to make the group first.
-    assert ranges(aws["ingress"]) == {None: [], 22: ["0.0.0.0/0"]}
+    assert ranges(aws["ingress_by_ray"]) == {None: [], 22: ["0.0.0.0/0"]}
 
 
 def test_only_the_head_may_start_machines(aws):
-    head, worker = machines(aws)["head"], machines(aws)["gpu_worker"]
+    head, worker = machines(aws)["head"], machines(aws)["gpu_a10g"]
 
     assert head["IamInstanceProfile"]["Arn"].endswith("/ray-autoscaler-v1")
     assert "IamInstanceProfile" not in worker
@@ -137,15 +137,16 @@ def steps(aws: dict[str, Any], address: str) -> list[int]:
     """Return where in the machine's own order token, driver, install, token mode and start come."""
     mine = [call for call in aws["calls"] if call.startswith(address + " ")]
     marks = ("rsync .ray/auth_token", "nvidia-smi", "pip install -q -e", "RAY_AUTH_MODE=token")
-    every = (*marks, "mount -t nfs4", "ray start")
+    every = (*marks, "mount -t nfs4", "raysim-spot-watcher@aws", "ray start")
     found = [[n for n, call in enumerate(mine) if mark in call] for mark in every]
     return [places[0] if places else -1 for places in found]
 
 
 def test_token_driver_install_and_start_come_in_this_order(aws):
-    head, worker = machines(aws)["head"], machines(aws)["gpu_worker"]
+    head, worker = machines(aws)["head"], machines(aws)["gpu_a10g"]
 
     of_head = steps(aws, head["PublicIpAddress"])
+    assert of_head.pop(5) == -1  # not a spot machine
     assert of_head.pop(1) == -1  # no GPU, nothing to wait for
     assert of_head == sorted(of_head)
     assert -1 not in of_head

@@ -22,7 +22,7 @@ def test_ray_accepts_the_file(raw, prepared):
 
     assert config["head_node_type"] in config["available_node_types"]
     workers = sum(kind["min_workers"] for kind in config["available_node_types"].values())
-    assert 1 <= workers <= config["max_workers"]
+    assert workers <= config["max_workers"]
 
 
 def test_misspelled_key_is_refused(raw, prepared):
@@ -41,7 +41,7 @@ def test_value_of_a_wrong_type_is_refused(raw, prepared):
 
 
 def test_misspelled_key_of_a_node_type_is_refused(cloud, prepared):
-    worker = cloud["available_node_types"]["gpu_worker"]
+    worker = cloud["available_node_types"]["gpu_l4"]
     worker["min_worker"] = worker.pop("min_workers")
 
     with pytest.raises(jsonschema.ValidationError, match="min_worker"):
@@ -56,7 +56,7 @@ def test_unknown_head_type_is_refused(cloud, prepared):
 
 
 def test_more_workers_than_allowed_are_refused(cloud, prepared):
-    cloud["available_node_types"]["gpu_worker"]["min_workers"] = cloud["max_workers"] + 1
+    cloud["available_node_types"]["gpu_l4"]["min_workers"] = cloud["max_workers"] + 1
 
     with pytest.raises(ValueError, match="max_workers"):
         prepared(cloud)
@@ -95,6 +95,33 @@ def test_all_machines_of_your_own_are_used(read, prepared):
     assert kind["min_workers"] == kind["max_workers"] == len(raw["provider"]["worker_ips"])
 
 
+def workers_of(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the node types that are not the head's."""
+    types = raw["available_node_types"]
+    return [kind for name, kind in types.items() if name != raw["head_node_type"]]
+
+
+def test_gpus_of_several_types_come_when_a_run_asks_for_them(cloud):
+    machines = {str(worker["node_config"]) for worker in workers_of(cloud)}
+
+    assert len(machines) >= 2
+    assert [worker["min_workers"] for worker in workers_of(cloud)] == [0] * len(machines)
+    assert all(worker["max_workers"] == cloud["max_workers"] for worker in workers_of(cloud))
+
+
+def test_workers_watch_for_the_notice_of_their_own_cloud(cloud):
+    unit = (ROOT / "deploy/raysim-spot-watcher@.service").read_text()
+    (command,) = cloud["worker_setup_commands"]
+    script = re.search(r"^ExecStart=\S+ \S+/raysim/(\S+) %i$", unit, re.M)
+
+    assert f"raysim-spot-watcher@{cloud['provider']['type']}" in command
+    assert "~/raysim/deploy/raysim-spot-watcher@.service" in command
+    assert script
+    assert (ROOT / script[1]).is_file()
+    assert f"User={cloud['auth']['ssh_user']}\n" in unit
+    assert "Environment=RAY_AUTH_MODE=token\n" in unit
+
+
 def test_idle_workers_leave_and_stopped_machines_are_not_kept(raw):
     assert 1 <= raw["idle_timeout_minutes"] <= 60
     if raw["provider"]["type"] == "aws":
@@ -102,7 +129,8 @@ def test_idle_workers_leave_and_stopped_machines_are_not_kept(raw):
 
 
 def test_aws_machines_are_pinned_with_disk_and_spot_workers(read):
-    types = read("cluster.yaml")["available_node_types"]
+    raw = read("cluster.yaml")
+    types = raw["available_node_types"]
 
     for kind in types.values():
         (disk,) = kind["node_config"]["BlockDeviceMappings"]
@@ -111,8 +139,12 @@ def test_aws_machines_are_pinned_with_disk_and_spot_workers(read):
         assert disk["Ebs"]["Encrypted"] is True
         assert re.fullmatch(r"ami-[0-9a-f]{17}", kind["node_config"]["ImageId"])
         assert kind["node_config"]["MetadataOptions"]["HttpTokens"] == "required"
-    assert types["gpu_worker"]["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    for worker in workers_of(raw):
+        assert worker["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
     assert "InstanceMarketOptions" not in types["head"]["node_config"]
+    zones = raw["provider"]["availability_zone"].split(",")
+    assert len(zones) >= 2
+    assert all(zone.startswith(raw["provider"]["region"]) for zone in zones)
 
 
 def test_gcp_machines_are_pinned_with_disk_and_spot_workers(read):
@@ -132,11 +164,11 @@ def test_gcp_machines_are_pinned_with_disk_and_spot_workers(read):
             r"projects/[a-z-]+/global/images/ubuntu-accelerator-2404-amd64-with-nvidia-\d+-v\d{8}"
         )
         assert re.fullmatch(image, made["sourceImage"])  # one image, not the newest of a family
-    worker = types["gpu_worker"]
-    (gpu,) = worker["node_config"]["guestAccelerators"]
-    assert gpu["acceleratorCount"] == worker["resources"]["GPU"] == 1
-    assert worker["node_config"]["scheduling"]["provisioningModel"] == "SPOT"
-    assert worker["node_config"]["scheduling"]["onHostMaintenance"] == "TERMINATE"
+    for worker in workers_of(raw):
+        (gpu,) = worker["node_config"]["guestAccelerators"]
+        assert gpu["acceleratorCount"] == worker["resources"]["GPU"] == 1
+        assert worker["node_config"]["scheduling"]["provisioningModel"] == "SPOT"
+        assert worker["node_config"]["scheduling"]["onHostMaintenance"] == "TERMINATE"
     assert "scheduling" not in types["head"]["node_config"]
 
 
@@ -176,7 +208,8 @@ def test_gpu_machines_wait_for_their_driver(cloud, tmp_path, comes_up, code):
     for name, body in scripts.items():
         (tmp_path / name).write_text(f"#!{BASH}\n{body}\n")
         (tmp_path / name).chmod(0o755)
-    (command,) = cloud["available_node_types"]["gpu_worker"]["initialization_commands"]
+    ((command,), *others) = [w["initialization_commands"] for w in workers_of(cloud)]
+    assert all(other == [command] for other in others)
 
     path = f"{tmp_path}:/usr/bin:/bin"
     done = subprocess.run([BASH, "-c", f"({command})"], env={"PATH": path}, check=False)

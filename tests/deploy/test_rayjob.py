@@ -12,6 +12,7 @@ import shlex
 from pathlib import Path
 from typing import Any, Literal
 
+import click
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -50,11 +51,24 @@ class ContainerSecurity(Strict):
     allowPrivilegeEscalation: Literal[False]
 
 
+class Command(Strict):
+    command: list[str]
+
+
+class PreStop(Strict):
+    exec: Command
+
+
+class Lifecycle(Strict):
+    preStop: PreStop
+
+
 class Container(Strict):
     name: str
     image: str = Field(pattern=PINNED)
     imagePullPolicy: Literal["IfNotPresent", "Always"]
     securityContext: ContainerSecurity
+    lifecycle: Lifecycle | None = None
     resources: Resources
     volumeMounts: list[Mount]
 
@@ -74,6 +88,7 @@ class Toleration(Strict):
 class Pod(Strict):
     automountServiceAccountToken: Literal[False]
     securityContext: PodSecurity
+    terminationGracePeriodSeconds: int = Field(30, ge=30)
     tolerations: list[Toleration] = []
     containers: list[Container] = Field(min_length=1, max_length=1)
     volumes: list[Volume]
@@ -110,12 +125,25 @@ class Cluster(Strict):
     workerGroupSpecs: list[Workers] = Field(min_length=1)
 
 
+class Condition(Strict):
+    jobStatus: Literal["SUCCEEDED", "FAILED"]
+    ttlSeconds: int = Field(ge=0)
+
+
+class Rule(Strict):
+    policy: Literal["DeleteWorkers", "DeleteCluster", "DeleteSelf", "DeleteNone"]
+    condition: Condition
+
+
+class Deletion(Strict):
+    deletionRules: list[Rule] = Field(min_length=1)
+
+
 class Job(Strict):
     entrypoint: str
     submissionMode: Literal["K8sJobMode", "HTTPMode"]
     backoffLimit: int = Field(ge=0)
-    shutdownAfterJobFinishes: Literal[True]
-    ttlSecondsAfterFinished: int = Field(ge=0)
+    deletionStrategy: Deletion
     activeDeadlineSeconds: int = Field(gt=0)
     rayClusterSpec: Cluster
 
@@ -137,6 +165,14 @@ def cluster(raw) -> Cluster:
     return RayJob.model_validate(raw).spec.rayClusterSpec
 
 
+def ray_command(verb: str) -> click.Command:
+    from ray.scripts.scripts import cli
+
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    return command
+
+
 def change(raw: dict[str, Any], path: str, value: object) -> dict[str, Any]:
     """Return a copy with one value replaced or added."""
     broken = copy.deepcopy(raw)
@@ -156,8 +192,9 @@ CONTAINER = "template/spec/containers/0"
     ("path", "value"),
     [
         ("apiVersion", "ray.io/v1alpha1"),
-        ("spec/ttlSecondsAfterFinish", 600),
-        ("spec/shutdownAfterJobFinishes", False),
+        ("spec/backoffLimits", 3),
+        ("spec/shutdownAfterJobFinishes", True),  # KubeRay: not together with deletion rules
+        ("spec/deletionStrategy/deletionRules/0/policy", "DeletePods"),
         (f"{CLUSTER}/authOptions/mode", "disabled"),
         (f"{CLUSTER}/authOptions", None),
         (f"{CLUSTER}/headGroupSpec/serviceType", "LoadBalancer"),
@@ -183,8 +220,33 @@ def test_head_takes_no_actors_and_workers_have_gpus(cluster):
         assert int(container.resources.limits["nvidia.com/gpu"]) >= 1
         assert container.resources.limits == container.resources.requests
         assert group.template.spec.tolerations
-        # The number of workers must not change during a job: raysim plans once.
+        # KubeRay refuses to delete the workers alone where an autoscaler counts them.
         assert group.minReplicas == group.replicas == group.maxReplicas
+
+
+def test_gpus_go_at_once_and_the_head_a_while_later(raw):
+    rules = RayJob.model_validate(raw).spec.deletionStrategy.deletionRules
+    after = {(r.condition.jobStatus, r.policy): r.condition.ttlSeconds for r in rules}
+
+    for status in ("SUCCEEDED", "FAILED"):
+        assert after[status, "DeleteWorkers"] == 0
+        assert after[status, "DeleteCluster"] >= 600
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray's own command line
+def test_an_evicted_pod_drains_its_node_before_it_is_killed(cluster):
+    for group in cluster.workerGroupSpecs:
+        pod = group.template.spec
+        assert pod.containers[0].lifecycle is not None
+        shell, how, line = pod.containers[0].lifecycle.preStop.exec.command
+        drain, _, wait = line.partition(" && ")
+        verb, *words = shlex.split(drain)[1:]
+        with ray_command(verb).make_context(verb, words) as parsed:
+            left_s = parsed.params["deadline_remaining_seconds"]
+
+        assert (shell, how, wait) == ("bash", "-lc", f"sleep {left_s}")
+        assert parsed.params["reason"] == "DRAIN_NODE_REASON_PREEMPTION"
+        assert left_s < pod.terminationGracePeriodSeconds
 
 
 def test_every_pod_sees_the_volume_that_the_job_writes_to(raw, cluster, read):

@@ -102,9 +102,9 @@ def test_a_broken_file_is_noticed(raw, prepared, name):
 
 
 def test_a_worker_type_with_its_own_setup_needs_token_mode_too(cloud, prepared):
-    cloud["available_node_types"]["gpu_worker"]["worker_setup_commands"] = ["true"]
+    cloud["available_node_types"]["gpu_l4"]["worker_setup_commands"] = ["true"]
 
-    assert problems(prepared(cloud)) == ["gpu_worker without token mode"]
+    assert problems(prepared(cloud)) == ["gpu_l4 without token mode"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "deploy").iterdir()), ids=lambda path: path.name)
