@@ -169,7 +169,7 @@ def _pictures(found: Clusters, formats: Sequence[str]) -> dict[str, bytes]:
 
 def _page(found: Clusters, drawn: Sequence[Any]) -> str:
     from raysim import __version__
-    from raysim.report.page import write_page
+    from raysim.report.documents import write_page
     from raysim.report.report import Cell, Report, Table
 
     rows = [

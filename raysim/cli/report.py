@@ -15,7 +15,12 @@ import click
     help="html, md, tex, png, pdf; default html, or the ending of --out.",
 )
 @click.option("--title", default="", help="Heading; default: the methods and the dataset.")
-def command(runs: tuple[str, ...], out: str | None, formats: str | None, title: str) -> None:
+@click.option(
+    "--swept", default="", metavar="KEY,...", help="Settings to draw the first figure against."
+)
+def command(
+    runs: tuple[str, ...], out: str | None, formats: str | None, title: str, swept: str
+) -> None:
     """Write a report on run directories (paths or URLs); a folder stands for all runs below it.
 
     html is one page that needs no network. md shows PNG and tex PDF pictures, which lie in a folder
@@ -26,13 +31,15 @@ def command(runs: tuple[str, ...], out: str | None, formats: str | None, title: 
     raysim report runs
     raysim report runs/quickstart --out paper/results.tex
     raysim report runs/a runs/b --format html,png --out figures/
+    raysim report runs --swept data.noise.rate
     """  # noqa: D301 -- click reads the real \b character
     from raysim.report.writer import write_report
 
+    keys = [key.strip() for key in swept.split(",") if key.strip()]
     wanted = None
     if formats is not None:
         wanted = [form.strip().lower() for form in formats.split(",") if form.strip()]
-    written = write_report(runs, out, formats=wanted, title=title)
+    written = write_report(runs, out, formats=wanted, title=title, swept=keys)
     for problem in written.report.problems:
         click.echo(problem)
     lacking = [figure for figure in written.report.figures if figure.drawing is None]

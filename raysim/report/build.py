@@ -11,20 +11,29 @@ from raysim.report import curves
 from raysim.report.figure import Figure
 from raysim.report.grouping import grouping_figures
 from raysim.report.labels import label_figures
+from raysim.report.ran import what_ran
 from raysim.report.records import read_runs
 from raysim.report.report import Report, Table
 from raysim.report.series import Series, by_setting, group_runs
+from raysim.report.swept import check_swept, swept_figures
 from raysim.report.tables import make_tables
 
 Named = TypeVar("Named", Figure, Table)
 
 
-def make_report(places: Sequence[str], title: str = "") -> Report:
-    """Read run directories (paths, URLs, folders of runs) and work out tables and figures."""
+def make_report(places: Sequence[str], title: str = "", swept: Sequence[str] = ()) -> Report:
+    """Read run directories (paths, URLs, folders of runs) and work out tables and figures.
+
+    The first figures are against the settings that were ``swept``, given as dotted keys.
+    """
     found, problems = read_runs(places)
-    series, remarks = group_runs(found)
+    check_swept(swept, found)
+    series, remarks = group_runs(found, swept)
     runs = [run for one in series for run in one.runs]
-    tables, figures = _numbered(make_tables(series)), _numbered(_make_figures(series))
+    tables, figures = (
+        _numbered(make_tables(series)),
+        _numbered([*swept_figures(series, swept), *_make_figures(series)]),
+    )
     damaged = [problem for run in runs for problem in run.problems]
     if not title:
         methods = list(dict.fromkeys(run.method for run in runs))
@@ -36,10 +45,11 @@ def make_report(places: Sequence[str], title: str = "") -> Report:
         made=f"raysim {__version__}",
         tables=tables,
         figures=figures,
-        methods=[one.label for one in series],
+        methods=list(dict.fromkeys(one.short for one in series)),
         configs={run.label: run.yaml for run in runs},
         environments={run.label: run.environment for run in runs},
         problems=[*problems, *remarks, *damaged],
+        ran=what_ran(series),
     )
 
 

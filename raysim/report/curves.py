@@ -37,7 +37,12 @@ def mean_figures(setting: str, series: Sequence[Series]) -> list[Figure]:
     for name, title, y_label, path, percent in kinds:
         figures.append(
             _curves(
-                Figure(name, f"{title}: {setting}", f"{of[name]}, {axes}.{band}"),
+                Figure(
+                    name,
+                    f"{title}: {setting}",
+                    f"{of[name]}, {axes}.{band}",
+                    is_first=name == "accuracy",
+                ),
                 [_line(one, _at(*path)) for one in series],
                 Lines([], AXES, y_label, percent=percent),
                 f'No record has "{".".join(path)}".',
@@ -145,7 +150,7 @@ def f_score_figures(setting: str, series: Sequence[Series]) -> list[Figure]:
             found = [run.artifact(name, 1) for run in one.runs]
             known = [array[np.isfinite(array)] for array in found if array is not None]
             if known and len(pooled := np.concatenate(known)):
-                values[one.label] = [float(v) for v in pooled]
+                values[one.short] = [float(v) for v in pooled]
         figures.append(_violins(figure, values, "F-score of labels judged clean"))
     return figures
 
@@ -155,7 +160,7 @@ def client_accuracy_figure(setting: str, series: Sequence[Series]) -> Figure:
     for one in series:
         pooled = [v for run in one.runs for v in per_client(run) or () if np.isfinite(v)]
         if pooled:
-            values[one.label] = pooled
+            values[one.short] = pooled
     figure = Figure(
         "client-accuracy",
         f"Accuracy over clients: {setting}",
@@ -171,7 +176,7 @@ def client_accuracy_figure(setting: str, series: Sequence[Series]) -> Figure:
 def communication_figure(setting: str, series: Sequence[Series]) -> Figure:
     totals: dict[str, dict[str, float]] = {}
     for one in series:
-        sums = totals.setdefault(one.label, {})
+        sums = totals.setdefault(one.short, {})
         for record, way in product([r for run in one.runs for r in run.records], ("up", "down")):
             for message, nbytes in record.messages(way).items():
                 key = f"{way}: {message}"
@@ -195,7 +200,7 @@ def communication_figure(setting: str, series: Sequence[Series]) -> Figure:
 def timing_figure(setting: str, series: Sequence[Series]) -> Figure:
     totals: dict[str, dict[str, float]] = {}
     for one in series:
-        sums = totals.setdefault(one.label, {})
+        sums = totals.setdefault(one.short, {})
         for run in one.runs:
             setup = ("setup", finite_number(run.result, "seconds", "setup"))
             stages = [(r.stage or "rounds", r.number("seconds")) for r in run.records]
@@ -271,7 +276,7 @@ def _banded(
         y=mean.tolist(),
         low=None if sd is None else (mean - sd).tolist(),
         high=None if sd is None else (mean + sd).tolist(),
-        method=one.label,
+        method=one.short,
         dash=dash,
     )
 

@@ -18,7 +18,7 @@ class Line:
     """One curve; ``x`` has one list per axis of the figure ("round", "bytes", "seconds")."""
 
     name: str
-    x: Mapping[str, Sequence[float]]
+    x: Mapping[str, Sequence[float | str]]
     y: Sequence[float]
     low: Sequence[float] | None = None
     """Mean minus sd over seeds, where there are several."""
@@ -39,6 +39,12 @@ class Lines:
     y_label: str
     percent: bool = False
     """``y`` are fractions, shown in per cent."""
+    log: bool = False
+    """The horizontal axis is logarithmic."""
+    categories: Sequence[str] = ()
+    """The values of ``x`` in their order, where these are words."""
+    y_range: tuple[float, float] | None = None
+    """None: each way of drawing finds its own."""
 
 
 @dataclass(frozen=True)
@@ -115,5 +121,9 @@ class Figure:
     missing: str = ""
     run: str = ""
     """Label of the run it belongs to; empty: of all runs together."""
+    tab: str = ""
+    """Figures with a tab share the top of the page, which shows one tab at a time."""
+    is_first: bool = False
+    """Shown right below the first table."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Numbers that belong to it, such as {"silhouette": 0.62}."""

@@ -31,6 +31,8 @@ MOST_TICKS = 30
 """Names along an axis of a heat map or of bars; of more names some are left out."""
 MOST_LEAF_NAMES = 60
 """A dendrogram of more leaves names none of them."""
+MOST_VALUES = 12
+"""Swept values that are marked on their axis; more leave the marks to the axis."""
 MOST_TOGETHER = 8
 """Curves in one pair of axes; more are split by their dashes (tasks), one pair each."""
 DASHES = [
@@ -142,6 +144,8 @@ def _draw_lines(canvas: Any, drawing: Lines, methods: list[str]) -> None:
     )
     for row, part in zip(grid, parts, strict=True):
         for axes, axis in zip(row, drawing.x_labels, strict=True):
+            if drawing.categories:  # fixes their order
+                axes.plot(drawing.categories, [np.nan] * len(drawing.categories))
             for line in part:
                 _draw_line(axes, line, axis, methods, alone=len(parts) > 1)
             axes.grid(True, alpha=0.25, linewidth=0.6)
@@ -150,12 +154,28 @@ def _draw_lines(canvas: Any, drawing: Lines, methods: list[str]) -> None:
         _percent(row[0], drawing.percent)
     for axes, (axis, label) in zip(grid[-1], drawing.x_labels.items(), strict=True):
         axes.set_xlabel(_text(label))
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=axis in ("round", "rank")))
+        if axis == "value":
+            _mark_values(axes, drawing)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=axis in ("round", "rank")))
+        axes.set_ylim(drawing.y_range)
     handles, names = grid[0][0].get_legend_handles_labels()
     if len(parts) > 1:
         names = [_text(line.name.rpartition(", ")[0]) for line in parts[0]]
     columns = min(len(names), 4 if len(drawing.x_labels) > 1 else 2)
     canvas.legend(handles, names, loc="outside lower center", ncols=max(columns, 1))
+
+
+def _mark_values(axes: Any, drawing: Lines) -> None:
+    """Name the swept values themselves below the axis, unless they are too many."""
+    if drawing.categories:
+        return
+    values = sorted({float(x) for line in drawing.lines for x in line.x["value"]})
+    if drawing.log:
+        axes.set_xscale("log")
+    if len(values) <= MOST_VALUES:
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.set_xticks([], minor=True)
 
 
 def _draw_line(axes: Any, line: Line, axis: str, methods: list[str], *, alone: bool) -> None:
@@ -169,7 +189,7 @@ def _draw_line(axes: Any, line: Line, axis: str, methods: list[str], *, alone: b
         color=colour,
         linestyle=DASHES[dash % len(DASHES)],
         linewidth=1.5,
-        marker="o" if len(x) < 4 else None,
+        marker="o" if len(x) < 4 or axis == "value" else None,
         markersize=4,
         label=_text(line.name),
     )
@@ -311,7 +331,6 @@ def _draw_bars(axes: Any, drawing: Bars, methods: list[str]) -> None:
     count = 1 if drawing.stacked else len(drawing.series)
     width = 0.8 / max(count, 1)
     floor = np.zeros(len(places))
-    shorts = _shorts(list(drawing.series))
     for i, (name, values) in enumerate(drawing.series.items()):
         known = name in methods
         colour = method_colour(methods, name) if known else METHOD_COLOURS[i % len(METHOD_COLOURS)]
@@ -319,11 +338,11 @@ def _draw_bars(axes: Any, drawing: Bars, methods: list[str]) -> None:
         bottom = floor if drawing.stacked else None
         hatch = "" if _turn(methods, name) == 0 else "//"  # colours have begun to repeat
         style = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
-        axes.bar(at, values, width, bottom=bottom, label=_text(shorts[i]), **style)
+        axes.bar(at, values, width, bottom=bottom, label=_text(name), **style)
         floor = floor + np.nan_to_num(np.asarray(values, dtype=float))
     if drawing.log and any(v > 0 for values in drawing.series.values() for v in values):
         axes.set_yscale("log")
-    names = _shorts(list(drawing.categories))
+    names = list(drawing.categories)
     _ticks(axes.xaxis, names, room=MOST_TICKS)
     if sum(len(name) for name in names[:MOST_TICKS]) > 60:
         axes.tick_params(axis="x", labelrotation=90 if len(names) > 20 else 30)
@@ -350,7 +369,7 @@ def _draw_violins(axes: Any, drawing: Violins, methods: list[str]) -> None:
         jitter = rng.uniform(-0.08, 0.08, len(shown))
         axes.scatter(i + jitter, shown, s=7, color=colour, alpha=0.6, linewidths=0)
         axes.hlines(float(np.median(found)), i - 0.25, i + 0.25, color=colour, linewidth=2)
-    names = _shorts(list(drawing.values))
+    names = list(drawing.values)
     axes.set_xticks(range(len(names)), [_text(name) for name in names])
     axes.set_xlim(-0.9, max(len(names) - 0.1, 1.9))
     if sum(map(len, names)) > 70:
@@ -362,14 +381,6 @@ def _draw_violins(axes: Any, drawing: Violins, methods: list[str]) -> None:
 
 
 # ---- words ---------------------------------------------------------------------------------
-
-
-def _shorts(names: list[str]) -> list[str]:
-    """Return names without the setting in brackets that all of them end in."""
-    ends = {name.rpartition(" (")[2] for name in names if name.endswith(")")}
-    if len(ends) == 1 and all(name.endswith(")") for name in names):
-        return [name.rpartition(" (")[0] for name in names]
-    return names
 
 
 def _text(text: str) -> str:

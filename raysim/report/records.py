@@ -5,6 +5,7 @@ Nothing in them makes reading fail: what cannot be used becomes a sentence in ``
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,8 @@ class Run:
     storage: Storage = field(repr=False)
     problems: list[str] = field(default_factory=list, repr=False)
     """Grows when an array turns out to be damaged."""
+    date: str = ""
+    """The day it was begun, by its first event."""
     label: str = ""
     """Differs from that of every other run of the report."""
     _arrays: dict[str, np.ndarray | None] = field(default_factory=dict, repr=False)
@@ -140,6 +143,7 @@ def _read(folder: Storage, problems: list[str]) -> Run | None:
         problems.append(f"{folder.root}: config.yaml is not that of a raysim run; left out.")
         return None
     result = _object(folder, "result.json", problems)
+    events = _events(folder)
     records, damaged = parse_records(_text(folder, "rounds.jsonl", problems) or "")
     if damaged:
         lines = ", ".join(map(str, [*damaged][:5])) + (", ..." if len(damaged) > 5 else "")
@@ -147,7 +151,7 @@ def _read(folder: Storage, problems: list[str]) -> Run | None:
             f"{folder.root}: rounds.jsonl is damaged in line {lines}; those rounds are left out."
         )
     if not records and (result is None or finite_number(result, "accuracy", "mean") is None):
-        problems.append(f"{folder.root}: no round is recorded; left out.{_ending(folder)}")
+        problems.append(f"{folder.root}: no round is recorded; left out.{_ending(events)}")
         return None
     correct = config.get("correct")
     repaired = isinstance(correct, dict) and correct.get("before") is not None
@@ -161,12 +165,13 @@ def _read(folder: Storage, problems: list[str]) -> Run | None:
         records=records,
         result=result,
         storage=folder,
+        date=str(events[0].get("time", ""))[:10] if events else "",
     )
     if result is None:
         state = "result.json is missing" if run.is_finished else "not finished"
         problems.append(
             f"{folder.root}: {state}, {run.rounds_done} of {run.rounds} rounds are recorded."
-            f"{_ending(folder)}"
+            f"{_ending(events)}"
         )
     return run
 
@@ -201,25 +206,28 @@ def _text(folder: Storage, name: str, problems: list[str]) -> str | None:
     return None
 
 
-def _ending(folder: Storage) -> str:
-    """Return a blank and how the run ended by events.jsonl; nothing where it does not say."""
+def _events(folder: Storage) -> list[dict[str, Any]]:
+    """Return the first event of events.jsonl and those of the last start and end."""
     try:
         lines = folder.read("events.jsonl").decode().split("\n")[:-1]
     except (OSError, UnicodeDecodeError):
-        return ""
-    for line in reversed(lines):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and event.get("event") == "start":
-            return ""  # begun anew since
-        if isinstance(event, dict) and event.get("event") == "end":
-            if event.get("outcome") not in ("failed", "stopped"):
-                return ""
-            why = str(event.get("message", "")).removeprefix("run ended: ").rstrip(".")
-            return f" It {'failed' if event['outcome'] == 'failed' else 'was stopped'}: {why}."
-    return ""
+        return []
+    events = []
+    for i, line in enumerate(lines):
+        if i and '"start"' not in line and '"end"' not in line:
+            continue  # the events of rounds are many
+        with contextlib.suppress(ValueError):
+            events.append(json.loads(line))
+    return [event for event in events if isinstance(event, dict)]
+
+
+def _ending(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return a blank and how the run ended; nothing where the events do not say."""
+    told = [event for event in events if event.get("event") in ("start", "end")]
+    if not told or told[-1].get("outcome") not in ("failed", "stopped"):
+        return ""  # begun anew since, or finished
+    why = str(told[-1].get("message", "")).removeprefix("run ended: ").rstrip(".")
+    return f" It {'failed' if told[-1]['outcome'] == 'failed' else 'was stopped'}: {why}."
 
 
 # ---- values of records ---------------------------------------------------------------------

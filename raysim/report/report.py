@@ -43,9 +43,11 @@ class Report:
     tables: Sequence[Table]
     figures: Sequence[Figure]
     methods: Sequence[str]
-    """In the order of their colours and toggles."""
+    """In the order of their colours and toggles; one in several settings is named once."""
     configs: Mapping[str, str]
     """By label of the run, as YAML."""
     environments: Mapping[str, Mapping[str, Any]]
     problems: Sequence[str]
     """What is missing or damaged, one sentence each."""
+    ran: str = ""
+    """What was run, in a line: clients, tasks, data, noise, rounds, seeds, date and version."""

@@ -26,7 +26,7 @@ class Series:
     short: str
     """The same, among the series of its setting."""
     setting: str
-    """Series with equal settings (data, partition, noise, rounds) may be compared."""
+    """Series with equal settings (data, partition, noise, rounds, swept ones) may be compared."""
     runs: Sequence[Run]
     """One per seed, ascending: the finished ones, or all where none is."""
 
@@ -42,17 +42,22 @@ class Series:
         return f"not finished: {self.runs[0].rounds_done} of {self.runs[0].rounds} rounds"
 
 
-def group_runs(runs: Sequence[Run]) -> tuple[list[Series], list[str]]:
-    """Return the series in the order of the runs, and what speaks against comparing them."""
+def group_runs(runs: Sequence[Run], swept: Sequence[str] = ()) -> tuple[list[Series], list[str]]:
+    """Return the series in the order of the runs, and what speaks against comparing them.
+
+    Settings that were ``swept`` make runs differ in their setting, never in their method.
+    """
     problems: list[str] = []
     members: dict[str, list[Run]] = {}
     for run in runs:
-        members.setdefault(_key(_flat(run.config), NO_MATTER), []).append(run)
+        flat = _flat(run.config)
+        own = {k: v for k, v in flat.items() if _below(k, swept)}
+        members.setdefault(_key(flat, NO_MATTER) + _key(own, ()), []).append(run)
     found = [_one_per_seed(group, problems) for group in members.values()]
-    settings = [_setting(group[0]) for group in found]
+    settings = [setting_of(group[0], swept) for group in found]
     data = found[0][0].dataset or "data"
     names = [differences(setting, settings) or data for setting in settings]
-    shorts = _labels([group[0] for group in found], settings)
+    shorts = _labels([group[0] for group in found], settings, (*NO_MATTER, *swept))
     several = len(set(names)) > 1
     series = [
         Series(
@@ -67,7 +72,7 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Series], list[str]]:
         for short, name, group in zip(shorts, names, found, strict=True)
     ]
     groups = by_setting(series)
-    if len(groups) > 1:
+    if len({_key(setting, swept) for setting in settings}) > 1:
         listed = "; ".join(f"{name} ({len(group)})" for name, group in groups.items())
         problems.append(
             f"The runs have {len(groups)} settings, which are not compared with each other: "
@@ -107,16 +112,18 @@ def _one_per_seed(runs: Sequence[Run], problems: list[str]) -> list[Run]:
 # ---- names ---------------------------------------------------------------------------------
 
 
-def _labels(runs: Sequence[Run], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def _labels(
+    runs: Sequence[Run], settings: Sequence[Mapping[str, Any]], without: Sequence[str]
+) -> list[str]:
     """Return a short label for each run that no other of its setting has."""
     labels = []
     for run, setting in zip(runs, settings, strict=True):
         same = [
-            _flat(other.config, NO_MATTER)
+            _flat(other.config, without)
             for other, theirs in zip(runs, settings, strict=True)
             if other.method == run.method and theirs == setting
         ]
-        words = differences(_flat(run.config, NO_MATTER), same)
+        words = differences(_flat(run.config, without), same)
         labels.append(f"{run.method}, {words}" if words else run.method)
     return labels
 
@@ -153,10 +160,15 @@ def _word(key: str, value: Any) -> str:
     return f"{name} {shown}"
 
 
-def _setting(run: Run) -> dict[str, Any]:
+def setting_of(run: Run, swept: Sequence[str] = ()) -> dict[str, Any]:
     """Return what must be equal for two runs to be comparable."""
-    flat = _flat(run.config, NOT_THE_DATA)
-    return {k: v for k, v in flat.items() if _below(k, ("data", "train.rounds"))}
+    flat = _flat(run.config)
+    return {
+        key: value
+        for key, value in flat.items()
+        if _below(key, swept)
+        or (_below(key, ("data", "train.rounds")) and not _below(key, NOT_THE_DATA))
+    }
 
 
 def _flat(config: Mapping[str, Any], without: Iterable[str] = ()) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations, product
@@ -258,59 +257,3 @@ def noisy_clients_table(series: Sequence[Series]) -> Table:
         columns=["method", "found", *RATES, "F1 %", "AUROC %", "correlation"],
         rows=rows,
     )
-
-
-# ---- Markdown and LaTeX --------------------------------------------------------------------
-
-
-def markdown_table(table: Table) -> str:
-    lines = [
-        "| " + " | ".join(markdown_text(column) for column in table.columns) + " |",
-        "| " + " | ".join("---" if i == 0 else "---:" for i in range(len(table.columns))) + " |",
-    ]
-    for row in table.rows:
-        cells = (markdown_text(cell.text) for cell in row)
-        bold = [f"**{text}**" if c.best else text for text, c in zip(cells, row, strict=True)]
-        lines.append("| " + " | ".join(bold) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def markdown_text(text: str) -> str:
-    """Return text that Markdown shows as it is."""
-    return re.sub(r"([\\`*_{}\[\]<>#|])", r"\\\1", " ".join(text.split()))
-
-
-def latex_table(table: Table) -> str:
-    """Return a table as LaTeX with booktabs; a wide one is made to fit the line."""
-    columns = "l" + "r" * (len(table.columns) - 1)
-    lines = [
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        " & ".join(latex_text(column) for column in table.columns) + r" \\",
-        r"\midrule",
-    ]
-    for row in table.rows:
-        cells = [rf"\textbf{{{latex_text(c.text)}}}" if c.best else latex_text(c.text) for c in row]
-        lines.append(" & ".join(cells) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    if len(table.columns) > 7:
-        lines = [r"\resizebox{\linewidth}{!}{%", *lines, "}"]
-    head = [r"\begin{table}[htbp]", r"\centering", rf"\caption{{{latex_text(table.caption)}}}"]
-    return "\n".join([*head, rf"\label{{tab:{table.name}}}", *lines, r"\end{table}"]) + "\n"
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "±": r"$\pm$",
-    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-}
-
-
-def latex_text(text: str) -> str:
-    """Return text that LaTeX shows as it is."""
-    plain = "".join(_LATEX.get(mark, mark) for mark in " ".join(text.split()))
-    return re.sub(r"(?<![\w$])-(?=\d)", "$-$", plain)

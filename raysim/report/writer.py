@@ -15,7 +15,13 @@ from pathlib import Path
 
 from raysim.errors import ConfigError, EnvironmentNotFit, OutputError
 from raysim.report.build import make_report
-from raysim.report.documents import LATEX_MARK, MARKDOWN_MARK, write_latex, write_markdown
+from raysim.report.documents import (
+    LATEX_MARK,
+    MARKDOWN_MARK,
+    write_latex,
+    write_markdown,
+    write_page,
+)
 from raysim.report.report import Report
 from raysim.storage.files import reason, save_output
 
@@ -23,7 +29,10 @@ DOCUMENTS = ("html", "md", "tex")
 PICTURES = ("png", "pdf")
 MARKS = {"html": '<meta name="generator" content="raysim', "md": MARKDOWN_MARK, "tex": LATEX_MARK}
 """Text by which the beginning of a document shows that it is ours."""
-NEEDS = {"html": "plotly", "png": "matplotlib", "pdf": "matplotlib"}
+NEEDS = {
+    **{"html": ("jinja2", "plotly"), "md": ("jinja2",), "tex": ("jinja2",)},
+    **dict.fromkeys(PICTURES, ("matplotlib",)),
+}
 OWN = "figures.json"
 """Lists the pictures of the folder that are ours."""
 
@@ -62,10 +71,15 @@ def write_report(
     *,
     formats: Sequence[str] | None = None,
     title: str = "",
+    swept: Sequence[str] = (),
 ) -> Written:
-    """Write a report on run directories; what cannot be written is refused before any work."""
+    """Write a report on run directories; what cannot be written is refused before any work.
+
+    The first figure shows accuracy, noise left, ARI and bytes against the first setting that was
+    ``swept`` (such as "data.noise.rate"), with a figure for each value of the others.
+    """
     plan = checked_output(out, formats)
-    report = make_report(places, title)
+    report = make_report(places, title, swept)
     return Written(report, _write(report, plan))
 
 
@@ -73,12 +87,12 @@ def checked_output(out: str | Path | None, formats: Sequence[str] | None = None)
     """Return the plan for ``--out`` and ``--format``, if it can be written."""
     plan = plan_output(out, formats)
     for form in (*plan.formats, *plan.forms):
-        package = NEEDS.get(form)
-        if package is not None and importlib.util.find_spec(package) is None:
-            raise EnvironmentNotFit(
-                f"a report as {form} needs {package}, which is not installed; "
-                "pip install 'raysim[report]'"
-            )
+        for package in NEEDS[form]:
+            if importlib.util.find_spec(package) is None:
+                raise EnvironmentNotFit(
+                    f"a report as {form} needs {package}, which is not installed; "
+                    "pip install 'raysim[report]'"
+                )
     for form in plan.formats:
         if form in DOCUMENTS:
             _check_replaceable(plan.document(form), MARKS[form])
@@ -131,7 +145,6 @@ def _check_replaceable(path: Path, mark: str) -> None:
 
 def _write(report: Report, plan: Plan) -> list[Path]:
     """Write the pictures first, so that no document shows one that is not there."""
-    from raysim.report.page import write_page
     from raysim.report.plots import draw
 
     before = _known_pictures(plan.pictures)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from raysim.errors import EnvironmentNotFit
+from raysim.report.documents import LONG_TABLE, write_page
 from raysim.report.figure import Bars, Dendrogram, Figure, Heatmap, Line, Lines, Panels, Violins
-from raysim.report.page import LONG_TABLE, write_page
 from raysim.report.report import Cell, Report, Table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,8 @@ class Reader(HTMLParser):
         self._open = tag
 
     def handle_data(self, text):
-        self.texts.append((self._open, text))
+        if text.strip():
+            self.texts.append((self._open, text))
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.tags if name == tag]
@@ -222,4 +223,4 @@ def test_wheel_carries_the_assets(tmp_path):
     names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
 
     found = {Path(name).name for name in names if name.startswith("raysim/report/assets/")}
-    assert found == {"template.html", "page.css", "page.js", "figures.js"}
+    assert found == {"page.html", "report.md", "report.tex", "page.css", "page.js", "figures.js"}

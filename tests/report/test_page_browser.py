@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ playwright = pytest.importorskip(
 from raysim.config import load_config  # noqa: E402
 from raysim.experiment import Experiment  # noqa: E402
 from raysim.report.build import make_report  # noqa: E402
-from raysim.report.page import write_page  # noqa: E402
+from raysim.report.documents import write_page  # noqa: E402
 from raysim.report.report import Cell, Table  # noqa: E402
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -164,6 +164,22 @@ def curve(lines: list[dict[str, Any]], axis: str) -> tuple[list[float], list[flo
     }
     kept = [i for i, line in enumerate(lines) if "accuracy" in line]
     return [sums[axis][i] for i in kept], [lines[i]["accuracy"]["mean"] for i in kept]
+
+
+def test_first_screen_says_what_ran_and_shows_summary_and_accuracy(compared):
+    page = compared.page
+    page.evaluate("scrollTo(0, 0)")
+    box = "element => element.getBoundingClientRect()"
+
+    said = page.locator(".masthead p span").inner_text()
+    places = [
+        page.locator(where).evaluate(box)
+        for where in (".masthead", "#table-summary table", "#figure-accuracy .plot")
+    ]
+
+    assert said.startswith("12 clients · 3 tasks · digits · class_dependent noise")
+    assert all(a["bottom"] <= b["top"] for a, b in zip(places, places[1:], strict=False))
+    assert places[-1]["bottom"] < WIDE["height"]
 
 
 def test_a_method_can_be_hidden_everywhere_and_shown_again(compared):
@@ -320,6 +336,38 @@ def test_browser_had_nothing_to_say_and_asked_for_one_file(compared):
 
     assert compared.page.said == []
     assert asked == [compared.file.as_uri()]
+
+
+# ---- a sweep -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1400", "400"])
+def test_a_sweep_opens_with_its_figure_and_tabs_show_the_others(browser, tmp_path, write_run, size):
+    for rate, method in product((0.01, 0.1, 1), ("fb_nll", "single")):
+        extra = {"labels": {"noise_before": rate, "noise_after": rate / 2}}
+        data = {"noise": {"kind": "symmetric", "rate": rate}}
+        run = write_run(method, 0, [1 - rate / 2], data=data, extra=extra)
+    file = tmp_path / "sweep.html"
+    report = make_report([str(run.parent)], swept=["data.noise.rate"])
+    file.write_text(write_page(report), encoding="utf-8")
+    page = opened(browser, file)
+    page.set_viewport_size(size)
+    shown = "figures.filter(f => f.element.dataset.tab && !f.element.hidden).map(f => f.element.id)"
+
+    first = page.locator("#figure-swept-accuracy .plot").evaluate("e => e.getBoundingClientRect()")
+    axis = page.evaluate("document.querySelector('#figure-swept-accuracy .plot').layout.xaxis.type")
+    curves = {t["meta"]: t["y"] for t in traces(page, "swept-accuracy")}
+
+    assert first["bottom"] < size["height"]
+    assert axis == "log"
+    assert curves == dict.fromkeys(("fb_nll", "single"), [0.995, 0.95, 0.5])
+    assert page.evaluate(shown) == ["figure-swept-accuracy"]
+    page.locator(".tabs button", has_text="Noise left").click()
+    assert page.evaluate(shown) == ["figure-swept-noise"]
+    assert traces(page, "swept-noise")[0]["y"] == [0.005, 0.05, 0.5]
+    assert overflow(page) <= 0
+    assert page.said == []
+    page.close()
 
 
 # ---- 1,000 clients -------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from PIL import Image
 from raysim.cli.report import command
 from raysim.errors import ConfigError, OutputError
 from raysim.report.build import make_report
+from raysim.report.documents import write_latex, write_markdown
 from raysim.report.plots import draw
-from raysim.report.report import Cell, Table
-from raysim.report.tables import latex_table, markdown_table
+from raysim.report.report import Cell, Report, Table
 from raysim.report.writer import plan_output, write_report
 
 
@@ -89,10 +89,13 @@ def test_latex_names_files_that_exist_and_closes_what_it_opens(write_run, tmp_pa
 def test_special_characters_are_escaped():
     cells = [Cell(r"a_b|50% & $x$ #1 {~^\}", None), Cell("-1.5 ± 0.2", -1.5, best=True)]
     table = Table("t", "T", "c", ["name", "value"], [cells])
+    report = Report("t", "m", [table], [], [], {}, {}, [])
 
-    assert r"a\_b\|50% & $x$ \#1 \{~^\\\} | **-1.5 ± 0.2** |" in markdown_table(table)
+    markdown, latex = write_markdown(report, "p"), write_latex(report, "p")
+
+    assert r"a\_b\|50% & $x$ \#1 \{~^\\\} | **-1.5 ± 0.2** |" in markdown
     escaped = r"a\_b|50\% \& \$x\$ \#1 \{\textasciitilde{}\textasciicircum{}\textbackslash{}\}"
-    assert rf"{escaped} & \textbf{{$-$1.5 $\pm$ 0.2}} \\" in latex_table(table)
+    assert rf"{escaped} & \textbf{{$-$1.5 $\pm$ 0.2}} \\" in latex
 
 
 def test_report_is_replaced_with_its_stale_pictures_and_nothing_else(write_run, tmp_path):

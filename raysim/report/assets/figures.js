@@ -88,7 +88,17 @@ function drawLines(drawing, view) {
       hovertemplate: `%{y}<br>${plain(drawing.x_labels[view.axis])} %{x}<extra>%{fullData.name}</extra>`,
     });
   }
-  return { traces, keys, x: { title: drawing.x_labels[view.axis], ...wholeSteps(traces, view) }, y: valueAxis(drawing) };
+  const y = { ...valueAxis(drawing), ...(drawing.y_range ? { range: drawing.y_range } : {}) };
+  return { traces, keys, x: { title: drawing.x_labels[view.axis], ...steps(drawing, traces, view) }, y };
+}
+
+/** Marks of the horizontal axis where plotly's own would mislead. */
+function steps(drawing, traces, view) {
+  if (view.axis !== "value") return wholeSteps(traces, view);
+  if (drawing.categories.length) return { type: "category", categoryorder: "array", categoryarray: drawing.categories };
+  const values = [...new Set(drawing.lines.flatMap((line) => line.x.value))].sort((a, b) => a - b);
+  const marks = values.length > 12 ? {} : { tickvals: values, ticktext: values.map(String) };
+  return { type: drawing.log ? "log" : "linear", ...marks };
 }
 
 /** There is no round 1.5. */
@@ -231,7 +241,7 @@ function shareScale(parts) {
 }
 
 function partHeight(part, width) {
-  if (part.kind !== "Heatmap") return 380;
+  if (part.kind !== "Heatmap") return 330;
   const rows = part.row_names.length, columns = part.column_names.length;
   if (rows === columns) return Math.min(620, Math.max(260, width * 0.9));
   return Math.min(620, 110 + Math.max(rows * 22, 150));

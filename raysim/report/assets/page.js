@@ -106,6 +106,19 @@ function showAxes(figure, chosen) {
   swap(figure.element.querySelector(".axes"), buttons);
 }
 
+/** Show the figures of one tab and hide those of the others. */
+function chooseTab(chosen) {
+  const own = figures.filter((figure) => figure.element.dataset.tab);
+  own.forEach((figure) => { figure.element.hidden = figure.element.dataset.tab !== chosen; });
+  const buttons = [...new Set(own.map((figure) => figure.element.dataset.tab))].map((tab) => {
+    const button = element("button", { type: "button" }, tab);
+    button.setAttribute("aria-pressed", String(tab === chosen));
+    button.onclick = () => chooseTab(tab);
+    return button;
+  });
+  all(".tabs").forEach((box) => swap(box, buttons));
+}
+
 /** Replace buttons without taking the focus from a person at the keyboard. */
 function swap(box, buttons) {
   const focused = [...box.children].indexOf(document.activeElement);
@@ -229,6 +242,7 @@ function start() {
     select.onchange = () => chooseRun(select.value);
     chooseRun(select.value);
   }
+  chooseTab(document.querySelector("#swept figure")?.dataset.tab);
   setTheme(state.theme);
   figures.forEach((figure) => nearness.observe(figure.element));
 }
