@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -178,7 +178,7 @@ def test_first_screen_says_what_ran_and_shows_summary_and_accuracy(compared):
     ]
 
     assert said.startswith("12 clients · 3 tasks · digits · class_dependent noise")
-    assert all(a["bottom"] <= b["top"] for a, b in zip(places, places[1:], strict=False))
+    assert all(a["bottom"] <= b["top"] for a, b in pairwise(places))
     assert places[-1]["bottom"] < WIDE["height"]
 
 
@@ -360,7 +360,7 @@ def test_a_sweep_opens_with_its_figure_and_tabs_show_the_others(browser, tmp_pat
 
     assert first["bottom"] < size["height"]
     assert axis == "log"
-    assert curves == dict.fromkeys(("fb_nll", "single"), [0.995, 0.95, 0.5])
+    assert curves == {method: [0.995, 0.95, 0.5] for method in ("fb_nll", "single")}
     assert page.evaluate(shown) == ["figure-swept-accuracy"]
     page.locator(".tabs button", has_text="Noise left").click()
     assert page.evaluate(shown) == ["figure-swept-noise"]

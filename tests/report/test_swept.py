@@ -147,7 +147,7 @@ def test_a_swept_method_setting_keeps_one_line_and_one_colour(write_run):
 
 
 def test_a_setting_that_no_run_has_is_refused_before_anything_is_written(write_sweep, tmp_path):
-    with pytest.raises(ConfigError, match="'data.noise.rat', which none of their configs has"):
+    with pytest.raises(ConfigError, match=r"'data\.noise\.rat', which none of their"):
         write_report([write_sweep([0.1])], tmp_path / "o.html", swept=["data.noise.rat"])
 
     assert not (tmp_path / "o.html").exists()
