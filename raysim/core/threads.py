@@ -1,6 +1,7 @@
-"""One thread, because the number of threads decides the order of sums, and so the bits.
+"""Where and how numeric libraries compute: in one thread, on a GPU where there is one.
 
-The one place that pins numeric libraries: for actors, for runs in one process, for tools.
+One thread, because the number of threads decides the order of sums, and so the bits. The one place
+that pins libraries: for actors, for runs in one process, for tools.
 """
 
 from __future__ import annotations
@@ -26,6 +27,13 @@ def one_thread(*modules: str) -> AbstractContextManager[Any]:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
     return stack
+
+
+def torch_device() -> str:
+    """Return "cuda" where this process sees a GPU, else "cpu"."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @lru_cache(maxsize=1)

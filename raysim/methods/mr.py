@@ -21,12 +21,12 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from raysim.core.threads import one_thread, torch_device
 from raysim.errors import ConfigError
 from raysim.methods.method import METHODS, Method, no_clean_images, other_training
 from raysim.models.evaluation import logits, sample_losses
 from raysim.models.params import image_shape_of, initial_tree
 from raysim.models.sessions import Session, gradients, open_session
-from raysim.models.threads import one_thread, torch_device
 from raysim.models.training import TrainSettings, local_optimizer
 from raysim.models.zoo import Model
 from raysim.protocols import Client, Context, Contribution, Stage, State, Tree, Where, stateless
@@ -185,7 +185,7 @@ def train_benchmark(
     device = torch_device()
     how: dict[str, Any] = {"rng": rng, "classes": classes, "device": device, "black": black}
     with (
-        one_thread(),
+        one_thread("torch"),
         open_session(model, [start], images[mine], labels[mine], train, **how) as session,
     ):
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from raysim.core.threads import one_thread, torch_device
 from raysim.errors import ConfigError
 from raysim.methods.method import (
     METHODS,
@@ -39,7 +40,6 @@ from raysim.models.params import (
     seeded,
     to_tree,
 )
-from raysim.models.threads import one_thread, torch_device
 from raysim.models.training import TrainSettings
 from raysim.models.zoo import Model
 from raysim.protocols import Client, ClientId, Context, Contribution, Stage, State, Tree, stateless
@@ -167,7 +167,7 @@ class Rhfl(InGroups):
             return memory, 0.0
         images = client.world.images(client.sample_ids)
         logits = client_logits(model_of(memory), images, {**arguments, "batch_statistics": True})
-        with one_thread():
+        with one_thread("torch"):
             given = torch.tensor(labels, dtype=torch.int64)
             losses = self.loss.per_sample(torch.tensor(logits), given)
         return memory, float(losses.double().mean().item())
@@ -212,7 +212,7 @@ class Rhfl(InGroups):
         model, tree, outputs = arguments["model"], model_of(memory), None
         how = {"classes": arguments["classes"], "device": torch_device()}
         how["train_mode"] = not self.freeze_statistics
-        with one_thread():
+        with one_thread("torch"):
             if "learn" in arguments:
                 images = client.world.images(arguments["learn"])
                 tree, _ = aligned(model, tree, images, arguments["targets"], lr=self.lr, **how)

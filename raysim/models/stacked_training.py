@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from raysim.core.threads import one_thread
 from raysim.models.forms import Form, is_dense, num_classes
-from raysim.models.threads import one_thread
 from raysim.models.training import TrainReport, TrainSettings
 from raysim.protocols import Tree
 
@@ -107,7 +107,8 @@ def _train_stack(
     step = _stepper(network(form, weights), weights, start, settings)
     batches = _Batches(members, sizes, rows, form[0].inputs, num_classes(form))
     losses = np.full(len(members), np.nan)
-    with one_thread() if settings.optimizer == "adam" else nullcontext():  # the rest is NumPy's
+    # Adam is torch's, the rest NumPy's
+    with one_thread("torch") if settings.optimizer == "adam" else nullcontext():
         for epoch in range(settings.epochs):
             batches.shuffle(settings.order)
             last = epoch + 1 == settings.epochs

@@ -27,7 +27,7 @@ from raysim.core.group_count import (
     silhouettes,
 )
 from raysim.core.threads import one_thread
-from raysim.data.features.feature_files import FeatureFile, FeatureWorld, PartWorld
+from raysim.data.features.feature_files import FeatureFile, FeatureWorld
 from raysim.errors import ConfigError, DataError, OutputError
 from raysim.report.figure import Dendrogram, Figure, Heatmap
 from raysim.seeding import stream
@@ -148,7 +148,7 @@ def _count(
             np.sort(rng.choice(count, math.ceil(SHARE * count), replace=False))
             for count, rng in zip(samples, rngs, strict=True)
         ]
-        parts.append(compare(PartWorld(files, rows).clients(), how).similarity)
+        parts.append(compare(FeatureWorld(files, rows).clients(), how).similarity)
     rng = stream(seed, "group_count")
     return choose_count(similarity, np.array(own), how.linkage, rng=rng, parts=parts)
 

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from raysim.core.threads import torch_device
+
 Arrays = Literal["auto", "numpy", "torch", "cupy"]
 
 
@@ -22,8 +24,7 @@ def on_device(array: np.ndarray, arrays: Arrays) -> Any:
     if arrays == "torch":
         import torch
 
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return torch.asarray(np.ascontiguousarray(array), device=device)
+        return torch.asarray(np.ascontiguousarray(array), device=torch_device())
     return array
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from raysim.core.threads import one_thread, torch_device
 from raysim.errors import ClientFailed
 from raysim.models.evaluation import logits
 from raysim.models.forms import closed_form
 from raysim.models.params import image_shape_of
 from raysim.models.stacked_training import Member, Trained, cohort_logits, train_cohort
-from raysim.models.threads import one_thread, torch_device
 from raysim.models.training import (
     LARGEST_WEIGHT,
     TrainReport,
@@ -156,7 +156,7 @@ def trained_model(
     ``loss`` and ``regulariser`` among the arguments are a method's own, such as
     ``methods.rhfl.SymmetricCrossEntropy`` and ``methods.fedcorr.PullToReceived``.
     """
-    with one_thread():
+    with one_thread("torch"):
         return train_client(
             arguments["model"],
             arguments["models"][arguments["group"]],
@@ -186,7 +186,7 @@ def client_logits(tree: Tree, images: np.ndarray, arguments: Mapping[str, Any]) 
     how = {
         name: arguments[name] for name in ("batch_statistics", "normed_rows") if name in arguments
     }
-    with one_thread():
+    with one_thread("torch"):
         return logits(model, tree, images, classes=classes, device=torch_device(), **how)
 
 

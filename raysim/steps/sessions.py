@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from raysim.core.threads import one_thread, torch_device
 from raysim.models.sessions import Session, open_session
-from raysim.models.threads import one_thread, torch_device
 from raysim.protocols import Client, Contribution, Tree
 from raysim.steps.local_training import client_stream, current_labels, weight_of
 
@@ -34,7 +34,7 @@ def client_session(
 ) -> Iterator[Session]:
     """Open networks with ``trees`` (default: one, the received model) and the client's samples."""
     with (
-        one_thread(),
+        one_thread("torch"),
         open_session(
             arguments["model"],
             [received_model(arguments)] if trees is None else trees,

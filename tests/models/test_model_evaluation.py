@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from raysim.core.threads import one_thread
 from raysim.models.evaluation import (
     Evaluation,
     evaluate,
@@ -13,7 +14,6 @@ from raysim.models.evaluation import (
     top_accuracy,
 )
 from raysim.models.params import initial_tree, load_tree
-from raysim.models.threads import one_thread
 from raysim.models.zoo import FourConv, Logistic, SmallCnn
 from raysim.seeding import stream
 
@@ -128,10 +128,10 @@ def test_one_thread_holds_inside_and_restores_afterwards():
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        with one_thread(), one_thread():
+        with one_thread("torch"), one_thread("torch"):
             inside = torch.get_num_threads()
         after = torch.get_num_threads()
-        with pytest.raises(KeyError), one_thread():
+        with pytest.raises(KeyError), one_thread("torch"):
             raise KeyError
         after_error = torch.get_num_threads()
     finally:

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from raysim.core.threads import one_thread
 from raysim.models.evaluation import evaluate
 from raysim.models.params import initial_tree, load_tree, module_for, to_tree
-from raysim.models.threads import one_thread
 from raysim.models.training import TrainSettings, train_client
 from raysim.models.zoo import MODELS, Logistic, Mlp, SmallCnn
 from raysim.seeding import stream
@@ -213,7 +213,7 @@ def test_bits_do_not_depend_on_the_threads_outside():
     try:
         for outside in (1, 2):
             torch.set_num_threads(outside)
-            with one_thread():
+            with one_thread("torch"):
                 found.append(train(SmallCnn(), tree, toy(40), PLAIN)[0])
     finally:
         torch.set_num_threads(threads)

@@ -124,8 +124,7 @@ class ClientFiles(Dataset):
             task_of=found.task_of,
             server_ids=np.arange(ends[-1], ends[-1] + clean),
         )
-        nothing = np.full(len(kept), -1, dtype=np.int64)
-        labels = NoisyLabels(tuple(kept), wrong, wrong, wrong > 0, nothing)
+        labels = NoisyLabels.not_drawn(kept, wrong)
         return Given(split, labels, found.knows_labels, found.knows_tasks)
 
     def _read(self, root: Path | None) -> ClientFolder:

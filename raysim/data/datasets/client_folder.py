@@ -17,7 +17,7 @@ import numpy as np
 from raysim.data.datasets.classes import Tasks
 from raysim.data.datasets.dataset import by_number
 from raysim.data.datasets.image_folder import class_folders
-from raysim.data.datasets.photos import photos_below
+from raysim.data.datasets.photos import photos_by_class
 from raysim.errors import DataError
 from raysim.storage.labelled import as_labels, read_members
 
@@ -85,9 +85,9 @@ def read_client_folder(root: Path) -> ClientFolder:
         every = [a for part in parts.values() for a in (part.labels, part.true) if a is not None]
         names = tuple(str(label) for label in range(max(int(a.max()) for a in every) + 1))
     else:
-        named = {folder: class_folders(folder) for folder in folders}
-        names = tuple(sorted({name for own in named.values() for name in own}, key=by_number))
-        parts = {folder.name: _photo_part(folder, own, names) for folder, own in named.items()}
+        own = {name for folder in folders for name in class_folders(folder)}
+        names = tuple(sorted(own, key=by_number))
+        parts = {folder.name: _photo_part(folder, names) for folder in folders}
     test, server = parts.pop(TEST, None), parts.pop(SERVER, None)
     clients = tuple(parts[name] for name in sorted(parts, key=by_number))
     if not clients:
@@ -98,7 +98,8 @@ def read_client_folder(root: Path) -> ClientFolder:
     if any(known) and not all(known):
         lacking = clients[known.index(False)].path
         _refuse(lacking, "must hold true_labels as other clients do", "none", "add or remove all")
-    tasks, task_of, is_told = _tasks(root, clients, names)
+    is_told = (root / TASKS).is_file()
+    tasks, task_of = _named_tasks(root / TASKS, clients, names) if is_told else _own_tasks(clients)
     return ClientFolder(
         root=root,
         clients=clients,
@@ -121,27 +122,18 @@ def _npz_part(path: Path) -> Part:
     return Part(path.stem, path, labels, true)
 
 
-def _photo_part(folder: Path, own: Sequence[str], names: Sequence[str]) -> Part:
-    photos: list[Path] = []
-    labels: list[int] = []
-    for name in sorted(own, key=by_number):
-        own_photos = photos_below(folder / name)
-        photos += own_photos
-        labels += [names.index(name)] * len(own_photos)
+def _photo_part(folder: Path, names: Sequence[str]) -> Part:
+    photos, labels = photos_by_class(folder, names)
     if not photos:
         _refuse(folder, "must hold photos in <class>/", "none", "add some or remove the folder")
     return Part(folder.name, folder, np.array(labels, dtype=np.int64), photos=tuple(photos))
 
 
-def _tasks(
-    root: Path, clients: Sequence[Part], names: Sequence[str]
-) -> tuple[Tasks, np.ndarray, bool]:
-    """Return the tasks, the task of every client, and whether a file names them."""
-    if (root / TASKS).is_file():
-        return *_named_tasks(root / TASKS, clients, names), True
+def _own_tasks(clients: Sequence[Part]) -> tuple[Tasks, np.ndarray]:
+    """Return every set of classes that a client has as a task."""
     own = [tuple(np.unique(part.truth).tolist()) for part in clients]
     tasks = tuple(dict.fromkeys(own))
-    return tasks, np.array([tasks.index(classes) for classes in own], dtype=np.int64), False
+    return tasks, np.array([tasks.index(classes) for classes in own], dtype=np.int64)
 
 
 def _named_tasks(

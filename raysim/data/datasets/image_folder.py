@@ -23,7 +23,7 @@ from raysim.data.datasets.dataset import (
     in_memory,
     missing_files,
 )
-from raysim.data.datasets.photos import decode, photos_below
+from raysim.data.datasets.photos import decode, photos_by_class
 from raysim.errors import DataError
 from raysim.settings import In, settings
 
@@ -167,23 +167,16 @@ def folder_splits(base: Path, first: int | None = None) -> Splits | None:
             f"{test} must hold classes of {train} only, got also {', '.join(strangers[:5])}; "
             "remove them or add training photos of the same name"
         )
-    return Splits(tuple(names), _list_folders(train, names), _list_folders(test, names))
+    found = photos_by_class(train, names)
+    empty = sorted(set(range(len(names))) - set(found[1]))
+    if empty:
+        name = train / names[empty[0]]
+        raise DataError(f"{name} must hold photos, got none; add some or remove it")
+    return Splits(tuple(names), found, photos_by_class(test, names))
 
 
 def class_folders(folder: Path) -> list[str]:
     return [entry.name for entry in os.scandir(folder) if entry.is_dir()]
-
-
-def _list_folders(split: Path, names: list[str]) -> Listing:
-    paths: list[Path] = []
-    labels: list[int] = []
-    for label, name in enumerate(names):
-        files = photos_below(split / name)
-        if not files and split.name == "train":
-            raise DataError(f"{split / name} must hold photos, got none; add some or remove it")
-        paths += files
-        labels += [label] * len(files)
-    return paths, labels
 
 
 def _clothing_splits(base: Path, lists: Path, train_split: str) -> Splits:

@@ -31,6 +31,12 @@ def photos_below(folder: Path) -> list[Path]:
     )
 
 
+def photos_by_class(folder: Path, classes: Sequence[str]) -> tuple[list[Path], list[int]]:
+    """Return the photos below ``folder/<class>/`` and their class numbers, class by class."""
+    found = [(path, c) for c, name in enumerate(classes) for path in photos_below(folder / name)]
+    return [path for path, _ in found], [label for _, label in found]
+
+
 def open_photo(path: Path) -> Image:
     """Return the decoded photo."""
     from PIL import Image

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,24 +13,26 @@ ImageShape = tuple[int, int, int]
 """Height, width, channels."""
 
 
-class Extractor(Protocol):
+class Extractor(ABC):
     """Frozen settings that turn raw images into feature rows, without a label."""
 
+    __slots__ = ()
+    choice_name: ClassVar[str]
+
+    @abstractmethod
     def dimension(self, image_shape: ImageShape) -> int:
         """Length of a feature row; refuses settings that do not fit such images."""
-        ...
 
+    @abstractmethod
     def extract(self, images: np.ndarray) -> np.ndarray:
         """Return rows (N, D) float32 of raw images (N, H, W, C); a row depends on one image."""
-        ...
 
+    @abstractmethod
     def fingerprint(self) -> str:
         """Kind, settings and weights in one line: equal fingerprints give equal features."""
-        ...
 
-    def check_available(self) -> None:
+    def check_available(self) -> None:  # noqa: B027 - most need nothing
         """Raise ``DataError`` if weights or packages are missing; called before any work starts."""
-        ...
 
 
 FEATURES: Registry[Extractor] = Registry(
@@ -39,7 +42,7 @@ FEATURES: Registry[Extractor] = Registry(
 
 @FEATURES.register("pixels")
 @settings
-class PixelFeatures:
+class PixelFeatures(Extractor):
     """The image itself, flattened: bytes scaled to [0, 1], floating-point values as they are."""
 
     def dimension(self, image_shape: ImageShape) -> int:
@@ -59,6 +62,3 @@ class PixelFeatures:
 
     def fingerprint(self) -> str:
         return "pixels/1"
-
-    def check_available(self) -> None:
-        """Nothing is needed."""

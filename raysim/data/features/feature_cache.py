@@ -6,12 +6,12 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Protocol, runtime_checkable
+from typing import IO, Protocol
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from raysim.data.features.extractor import Extractor
+from raysim.data.features.extractor import Extractor, PixelFeatures
 from raysim.errors import DataError
 from raysim.storage.files import read_array, write_whole
 
@@ -34,22 +34,13 @@ class Images(Protocol):
     def train_images(self) -> np.ndarray: ...
 
 
-@runtime_checkable
-class Viewing(Protocol):
-    """An extractor whose rows may already lie in the images."""
-
-    def view(self, images: np.ndarray) -> np.ndarray | None:
-        """Return the feature rows as a view of ``images``, or None if they must be computed."""
-        ...
-
-
 def feature_file(store: Images, extractor: Extractor, folder: Path) -> np.ndarray:
     """Features (N, D) float32 of all training images, memory-mapped from ``folder/<key>.npy``.
 
     The first caller computes the file, under a lock; it appears under its name only when complete.
     """
     dimension = extractor.dimension(store.image_shape)
-    if isinstance(extractor, Viewing):
+    if isinstance(extractor, PixelFeatures):
         view = extractor.view(store.train_images)
         if view is not None:
             for start, part in _chunks(view):

@@ -74,10 +74,12 @@ def read_features(file: FeatureFile) -> np.ndarray:
 
 
 class FeatureWorld:
-    """The files as tasks see them: "sample" k is the whole file of client k."""
+    """The files as tasks see them: "sample" k is the whole file of client k, or some ``rows``."""
 
-    def __init__(self, files: Sequence[FeatureFile]) -> None:
-        self._files = files
+    def __init__(
+        self, files: Sequence[FeatureFile], rows: Sequence[np.ndarray] | None = None
+    ) -> None:
+        self._files, self._rows = files, rows
         self._first: tuple[str, int] | None = None
         self.samples: dict[int, int] = {}
         """Rows of every file that has been read."""
@@ -89,7 +91,7 @@ class FeatureWorld:
         return self._first[1]
 
     def features(self, use: str, sample_ids: np.ndarray) -> np.ndarray:
-        """Return all rows of one client; every client must have as many features."""
+        """Return the rows of one client; every client must have as many features."""
         client = int(sample_ids[0])
         file = self._files[client]
         rows = read_features(file)
@@ -102,7 +104,7 @@ class FeatureWorld:
                 "compute the same features for every client",
             )
         self.samples[client] = len(rows)
-        return rows
+        return rows if self._rows is None else rows[self._rows[client]]
 
     def images(self, sample_ids: np.ndarray) -> np.ndarray:
         raise DataError("feature files hold no images; use a dataset")
@@ -121,18 +123,6 @@ class FeatureWorld:
             Client(ClientRecord(id=k, sample_ids=np.array([k]), labels=nothing), self)
             for k in range(len(self._files))
         ]
-
-
-class PartWorld(FeatureWorld):
-    """The files with some rows of every client."""
-
-    def __init__(self, files: Sequence[FeatureFile], rows: Sequence[np.ndarray]) -> None:
-        super().__init__(files)
-        self._rows = rows
-
-    def features(self, use: str, sample_ids: np.ndarray) -> np.ndarray:
-        rows: np.ndarray = super().features(use, sample_ids)[self._rows[int(sample_ids[0])]]
-        return rows
 
 
 def check_exists(path: str) -> None:

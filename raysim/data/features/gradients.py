@@ -22,7 +22,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_namespace
 
-from raysim.data.features.extractor import FEATURES, ImageShape
+from raysim.data.features.extractor import FEATURES, Extractor, ImageShape
 from raysim.settings import In, check, settings
 
 Array = Any
@@ -40,7 +40,7 @@ RANK_SHIFT = BIN_BITS + CHANNEL_BITS
 
 @FEATURES.register("hog")
 @settings
-class HogFeatures:
+class HogFeatures(Extractor):
     """Histograms of oriented gradients; 4x4 cells and 9 orientations give d = 144."""
 
     orientations: Annotated[int, In("[1, inf)")] = 9
@@ -83,9 +83,6 @@ class HogFeatures:
             f"hog/1 orientations={self.orientations} cell={self.cell} block={self.block} "
             f"enlarge={self.enlarge}"
         )
-
-    def check_available(self) -> None:
-        """Nothing is needed."""
 
     def _cell(self, height: int, width: int) -> int:
         if self.cell is not None:

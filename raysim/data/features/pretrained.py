@@ -14,7 +14,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pickle
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
+from raysim.core.threads import torch_device
 from raysim.data.datasets import data_root
 from raysim.data.datasets.image_folder import IMAGENET
-from raysim.data.features.extractor import FEATURES, ImageShape
+from raysim.data.features.extractor import FEATURES, Extractor, ImageShape
 from raysim.errors import DataError
 from raysim.settings import In, check, settings
 
@@ -38,10 +39,9 @@ RESNET18_FILE = "resnet18-f37072fd.pth"  # torchvision's IMAGENET1K_V1
 
 
 @settings
-class ImageNetFeatures(ABC):
+class ImageNetFeatures(Extractor):
     """What the extractors share: the settings, the batches, and a file of weights."""
 
-    choice_name: ClassVar[str]
     width: ClassVar[int]
     """Length of a feature row."""
 
@@ -51,10 +51,6 @@ class ImageNetFeatures(ABC):
     batch_size: Annotated[int, In("[1, inf)")] = 32
     threads: Annotated[int, In("[1, inf)")] = 1
     """Torch threads; other values change the last bits."""
-
-    @abstractmethod
-    def check_available(self) -> None:
-        """Refuse missing weights or packages, so that a run fails early."""
 
     @abstractmethod
     def default_weights(self) -> Path:
@@ -88,7 +84,7 @@ class ImageNetFeatures(ABC):
                 for start in range(0, len(images), self.batch_size):
                     part = images[start : start + self.batch_size]
                     batch[: len(part)] = part
-                    pixels = _resized(torch.from_numpy(batch).to(_device()), self.size)
+                    pixels = _resized(torch.from_numpy(batch).to(torch_device()), self.size)
                     rows[start : start + len(part)] = network(pixels)[: len(part)].cpu().numpy()
         finally:
             torch.set_num_threads(threads_before)
@@ -219,7 +215,7 @@ def _resnet18(path: str, modified_ns: int) -> Network:
     model.fc = torch.nn.Identity()
     state = {k: v for k, v in _state(path).items() if not k.startswith("fc.")}
     model = _with_state(model, state, path, "resnet18")
-    mean, std = (torch.tensor(v, device=_device()).reshape(3, 1, 1) for v in IMAGENET)
+    mean, std = (torch.tensor(v, device=torch_device()).reshape(3, 1, 1) for v in IMAGENET)
     return lambda pixels: model((pixels / 255.0 - mean) / std)
 
 
@@ -264,13 +260,7 @@ def _with_state(model: Any, state: dict[str, torch.Tensor], path: str, name: str
             "use the state_dict of that network"
         ) from error
     model = model.eval().requires_grad_(False)
-    return model.to(_device(), memory_format=torch.channels_last)
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return model.to(torch_device(), memory_format=torch.channels_last)
 
 
 @lru_cache(maxsize=8)

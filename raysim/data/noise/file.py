@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from raysim.data.noise.labels import NOISE, ClientStreams, NoisyLabels, realised_noise
+from raysim.data.noise.labels import NOISE, ClientStreams, Noise, NoisyLabels, realised_noise
 from raysim.data.partition import Split
 from raysim.errors import ConfigError, DataError
 from raysim.settings import settings
@@ -12,7 +12,7 @@ from raysim.settings import settings
 
 @NOISE.register("file")
 @settings
-class FileNoise:
+class FileNoise(Noise):
     """The given labels of a split file (``raysim.data.split_file``)."""
 
     path: str | None = None

@@ -9,7 +9,7 @@ import numpy as np
 
 from raysim.data.datasets import data_root
 from raysim.data.datasets.cifar_n import COLUMNS, FILES, find_human_labels, read_human_labels
-from raysim.data.noise.labels import NOISE, ClientStreams, NoisyLabels, realised_noise
+from raysim.data.noise.labels import NOISE, ClientStreams, Noise, NoisyLabels, realised_noise
 from raysim.data.partition import Split
 from raysim.errors import ConfigError, DataError
 from raysim.settings import settings
@@ -19,7 +19,7 @@ _NAMES = {10: "cifar10n", 100: "cifar100n"}
 
 @NOISE.register("human")
 @settings
-class Human:
+class Human(Noise):
     """Labels that people gave the training images of cifar10 or cifar100 (CIFAR-10N, -100N)."""
 
     variant: Literal["aggre", "random1", "random2", "random3", "worse", "noisy"] = "worse"
@@ -68,12 +68,5 @@ class Human:
                 f"in their original order, got {len(labels)} images "
                 f"({found}); set data.dataset to cifar10 or cifar100, or choose another noise"
             )
-        given = tuple(columns[column][ids] for ids in split.clients)
-        wrong = realised_noise(labels, split, given)
-        return NoisyLabels(
-            given=given,
-            rate=wrong,
-            realised=wrong,
-            is_noisy=wrong > 0.0,
-            target=np.full(len(given), -1, dtype=np.int64),
-        )
+        given = [columns[column][ids] for ids in split.clients]
+        return NoisyLabels.not_drawn(given, realised_noise(labels, split, given))

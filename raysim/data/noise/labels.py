@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,15 +38,24 @@ class NoisyLabels:
     target: np.ndarray
     """The one label all of a client's flips go to, (K,) int64; -1 if there is none."""
 
+    @classmethod
+    def not_drawn(cls, given: Sequence[np.ndarray], wrong: np.ndarray) -> NoisyLabels:
+        """Return labels that nobody drew: a client's level is its share of ``wrong`` ones."""
+        nothing = np.full(len(given), -1, dtype=np.int64)
+        return cls(tuple(given), wrong, wrong, wrong > 0.0, nothing)
 
-class Noise(Protocol):
+
+class Noise(ABC):
     """A configured noise model."""
 
+    __slots__ = ()
+    choice_name: ClassVar[str]
+
+    @abstractmethod
     def corrupt(
         self, labels: np.ndarray, split: Split, *, classes: int, rngs: ClientStreams
     ) -> NoisyLabels:
         """Return every client's given labels; ``labels`` are the true ones of the training set."""
-        ...
 
 
 NOISE: Registry[Noise] = Registry(
@@ -91,10 +100,8 @@ class Flips:
 
 
 @settings
-class NoiseKind(ABC):
+class NoiseKind(Noise):
     """Noise that is drawn: a kind holds its settings and writes ``flip``."""
-
-    choice_name: ClassVar[str]
 
     @abstractmethod
     def flip(self, true: np.ndarray, client: Holder, rng: np.random.Generator) -> Flips:
@@ -104,7 +111,7 @@ class NoiseKind(ABC):
         """Return which clients flip labels, (K,) bool; their streams then go on where they are."""
         return np.ones(len(streams), dtype=np.bool_)
 
-    def check_fits(self, split: Split, classes: int) -> None:  # noqa: B027 - most kinds fit all
+    def check_fits(self, split: Split, classes: int) -> None:
         """Refuse a dataset or partition that this noise cannot be drawn for."""
 
     def corrupt(

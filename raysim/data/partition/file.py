@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from raysim.data.partition.split import PARTITIONS, Split, TaskTable, check_split
+from raysim.data.partition.split import PARTITIONS, Partition, Split, TaskTable, check_split
 from raysim.errors import ConfigError, DataError
 from raysim.settings import settings
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @PARTITIONS.register("file")
 @settings
-class FilePartition:
+class FilePartition(Partition):
     """The partition of a split file (``raysim.data.split_file``), server images included."""
 
     path: str
@@ -74,7 +74,7 @@ class FilePartition:
 
 @PARTITIONS.register("given")
 @settings
-class GivenPartition:
+class GivenPartition(Partition):
     """The clients of dataset ``client_files``, in order of their names."""
 
     root: str | None = None

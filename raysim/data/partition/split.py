@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 
@@ -43,19 +43,22 @@ class Split:
     """The split file this came from, if any: ``noise: {kind: file}`` reads its labels there."""
 
 
-class Partition(Protocol):
+class Partition(ABC):
     """A configured way to divide a training set."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def clients(self) -> int:
         """Number of clients, known before any data is loaded."""
-        ...
 
     @property
     def groups(self) -> int:
-        """Number of tasks, known before any data is loaded."""
-        ...
+        """Number of tasks, known before any data is loaded; one: all clients see all classes."""
+        return 1
 
+    @abstractmethod
     def make_split(
         self,
         labels: np.ndarray,
@@ -70,7 +73,6 @@ class Partition(Protocol):
 
         ``digest`` names the dataset's content; a split stored for other content is refused.
         """
-        ...
 
 
 PARTITIONS: Registry[Partition] = Registry("partition", key="kind", home="raysim.data.partition")
@@ -82,19 +84,14 @@ def floor_share(rate: float, count: int) -> int:
 
 
 @settings
-class PartitionKind(ABC):
+class PartitionKind(Partition):
     """A partition that is drawn: a kind holds its settings and writes ``divide``.
 
-    Not ``split``, which is a setting of kind ``tasks``. Kinds that do not say otherwise have one
-    global task: every client is tested on all classes.
+    Not ``split``, which is a setting of kind ``tasks``.
     """
 
     # ours; FedCorr, FedFixer, FedRN and ClipFL have 100
     clients: Annotated[int, In("[1, inf)", do="raise clients")] = 12
-
-    @property
-    def groups(self) -> int:
-        return 1
 
     @property
     def fewest(self) -> int:
