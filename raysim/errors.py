@@ -35,6 +35,12 @@ class OutputError(RaysimError):
     exit_code = 2
 
 
+class OutputLost(OutputError):
+    """Somebody deleted, replaced or took over the run directory while the run wrote to it."""
+
+    exit_code = 1
+
+
 class EnvironmentNotFit(RaysimError):
     """The machine or the Ray cluster cannot hold what the config asks for."""
 

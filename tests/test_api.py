@@ -226,6 +226,9 @@ def test_a_damaged_result_or_array_is_named(tmp_path, unbroken):
     with pytest.raises(DataError, match=r"similarity\.npy is damaged.*run it again"):
         _ = load_result(tmp_path).similarity
     (tmp_path / "result.json").write_text("{")
+    with pytest.raises(DataError, match=r"result\.json is damaged.*run it again"):
+        load_result(tmp_path)
+    (tmp_path / "checksums.json").unlink()
     with pytest.raises(DataError, match=r"result\.json is not readable.*run it again"):
         load_result(tmp_path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -31,7 +31,7 @@ def command(runs: tuple[str, ...], as_json: bool, plan: bool, imports: tuple[str
     if plan:
         _plan(runs[0], runs[1:], imports, as_json)
         return
-    from raysim.runs.folder import find_runs
+    from raysim.runs.folder import RunFolder, find_runs
 
     folders: list[Storage] = []
     for run in runs:
@@ -39,7 +39,11 @@ def command(runs: tuple[str, ...], as_json: bool, plan: bool, imports: tuple[str
         if not found:
             raise DataError(f"no run directory at {run}; `raysim run` makes one")
         folders += found
-    finished = [_result(f) for f in folders if f.exists("result.json")]
+    finished = [
+        {**RunFolder(f.root).read("result.json"), "run_dir": f.root}
+        for f in folders
+        if f.exists("result.json")
+    ]
     if as_json:
         for summary in finished:
             click.echo(json.dumps(summary))
@@ -55,16 +59,6 @@ def command(runs: tuple[str, ...], as_json: bool, plan: bool, imports: tuple[str
             click.echo(
                 f"{folder.root}: not finished, {rounds} rounds recorded; go on with --resume"
             )
-
-
-def _result(folder: Storage) -> dict[str, Any]:
-    try:
-        summary: dict[str, Any] = json.loads(folder.read("result.json"))
-    except ValueError as wrong:
-        raise DataError(
-            f"{folder.root}/result.json is not readable: {wrong}; run it again"
-        ) from wrong
-    return {**summary, "run_dir": folder.root}
 
 
 def _plan(config: str, overrides: Sequence[str], imports: Sequence[str], as_json: bool) -> None:

@@ -98,6 +98,7 @@ class Experiment:
                 result = RunResult(self.folder.read("result.json"), self.folder.path)
                 yield Rounds(None, result)
                 return
+            self.folder.verify()
         check_trackers(self.config.track, self.folder)
         data = self.prepare()
         with self._federation(data) as federation:
@@ -158,6 +159,7 @@ class Experiment:
         arrays = {} if true is None else {"labels_true": true}
         for name, array in {**arrays, **evaluator.arrays("given", data.classes)}.items():
             self.folder.artifact(name, array)  # for reports, beside the corrected labels
+        self.folder.write_artifacts()
         coordinator = Coordinator(
             federation=federation,
             stages=stages_of(self.config),
@@ -170,9 +172,10 @@ class Experiment:
         setup_s = time.perf_counter() - self._started
 
         def conclude() -> RunResult:
+            self.folder.check_lock()
             final = Commit(coordinator.done, coordinator.state.groups, coordinator.stored)
-            write_models(self.folder, final, config=self.config, data=data)
             summary = self._summary(data, evaluator, federation, coordinator.stored, setup_s)
+            write_models(self.folder, final, config=self.config, data=data)
             self.folder.write("result.json", summary)
             return RunResult(summary, self.folder.path)
 

@@ -16,6 +16,7 @@ import numpy as np
 import yaml
 
 from raysim.errors import DataError
+from raysim.runs.checksums import read_checked
 from raysim.runs.folder import find_runs
 from raysim.runs.record import RoundRecord, finite_number, newest_known, parse_records
 from raysim.storage.files import reason
@@ -87,10 +88,13 @@ class Run:
         try:
             if not self.storage.exists(file):
                 return None
-            array = np.load(io.BytesIO(self.storage.read(file)), allow_pickle=False)
-        except (OSError, ValueError, EOFError) as wrong:
-            said = " ".join(str(wrong).split())[:100]
-            why = reason(wrong) if isinstance(wrong, OSError) else said
+            content, wrong = read_checked(self.storage, file)
+            if wrong:
+                raise ValueError(wrong)
+            array = np.load(io.BytesIO(content), allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            said = " ".join(str(error).split())[:100]
+            why = reason(error) if isinstance(error, OSError) else said
             self.problems.append(f"{self.root}: {file} cannot be read ({why}).")
             return None
         if not isinstance(array, np.ndarray) or array.ndim != ndim or array.dtype.kind not in "fiu":
@@ -196,7 +200,12 @@ def _object(
 
 def _text(folder: Storage, name: str, problems: list[str]) -> str | None:
     try:
-        return folder.read(name).decode()
+        content, wrong = read_checked(folder, name)
+        if wrong:
+            problems.append(
+                f"{folder.root}: {name} is damaged ({wrong}); what it says may be wrong."
+            )
+        return content.decode()
     except FileNotFoundError:
         problems.append(f"{folder.root}: {name} is missing.")
     except OSError as wrong:

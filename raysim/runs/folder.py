@@ -2,6 +2,7 @@
 
 ``config.yaml`` (the complete config), ``environment.json`` (versions, machine, actors),
 ``rounds.jsonl`` (one record per round), ``result.json`` (only when the run is finished),
+``checksums.json`` (what readers compare the files with),
 ``checkpoint/`` (the newest commits), ``artifacts/`` (one-time arrays), ``models/`` (final models),
 ``tensorboard/`` and ``mlflow.json`` (with ``track``), ``run.log``, ``events.jsonl`` and ``.lock``
 (empty; it stays).
@@ -10,26 +11,50 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 import yaml
 
 from raysim.errors import CheckpointError, DataError, OutputError
+from raysim.runs.checksums import (
+    CHECKSUMS,
+    RECORDS,
+    Checksums,
+    difference,
+    read_checked,
+    sha256,
+    stored,
+)
 from raysim.runs.record import RoundRecord, format_records, parse_records
 from raysim.storage.files import PART, read_array, reason
-from raysim.storage.objects import LOCK, Lock, Place, Storage, absolute, open_storage, place, remedy
+from raysim.storage.objects import (
+    LOCK,
+    Lock,
+    Place,
+    Storage,
+    absolute,
+    checked_name,
+    open_storage,
+    place,
+    remedy,
+)
 
 log = logging.getLogger(__name__)
 LOGS = ("run.log", "events.jsonl")
-OWN = ("config.yaml", "environment.json", "rounds.jsonl", "result.json", "mlflow.json", *LOGS)
+OWN = (
+    *("config.yaml", "environment.json", RECORDS, "result.json", CHECKSUMS, "mlflow.json"),
+    *LOGS,
+)
 OWN_FOLDERS = ("checkpoint", "artifacts", "models", "tensorboard")
 LOCK_WAIT_S = 90.0
 """How long ``resume="auto"`` waits for the lock: that of a process that died is soon stale."""
@@ -43,6 +68,9 @@ class RunFolder:
         self._lock: Lock | None = None
         self._asked: tuple[bool, bool] | None = None
         self._lock_wait_s = 0.0
+        self._sums: Checksums | None = None
+        self._arrays: dict[str, np.ndarray] = {}
+        """Artifacts of the round that goes on."""
 
     @cached_property
     def storage(self) -> Storage:
@@ -114,6 +142,7 @@ class RunFolder:
                 if self._asked is not None:  # another process may have been faster than our start
                     self._check_state(resume=self._asked[0], force=self._asked[1])
                 self._clear(everything=force)
+                self._sums = None
             except BaseException:
                 self.close()
                 raise
@@ -137,77 +166,146 @@ class RunFolder:
             self._lock.release()
             self._lock = None
 
+    def check_lock(self) -> None:
+        """Raise ``OutputLost`` if this is not the directory any more that the run began in."""
+        if self._lock is not None:
+            self._lock.check()
+
     def write(self, name: str, content: str | Mapping[str, Any]) -> None:
         """Write a file completely or not at all."""
         text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
-        with self._writing(name):
+        with self._writing(name), self._checksums.replacing({name: sha256(text.encode())}):
             self.storage.write(name, text.encode())
 
     def read(self, name: str) -> dict[str, Any]:
-        with self._reading(name):
-            content: dict[str, Any] = json.loads(self.storage.read(name))
-        return content
+        content, wrong = self._content(name)
+        if wrong:
+            raise DataError(
+                f"{self.path}/{name} is damaged ({wrong}); restore it from a copy, or run it again"
+            )
+        try:
+            plain: dict[str, Any] = json.loads(content)
+        except ValueError as error:
+            raise DataError(f"{self.path}/{name} is not readable: {error}; run it again") from error
+        return plain
 
     def saved_config(self) -> dict[str, Any]:
-        try:
-            with self._reading("config.yaml"):
-                content = yaml.safe_load(self.storage.read("config.yaml"))
-        except (yaml.YAMLError, UnicodeDecodeError) as wrong:
-            raise CheckpointError(
-                f"{self.path}/config.yaml is damaged ({wrong}); start anew with --force, or "
-                "restore it from a copy"
-            ) from wrong
-        return dict(content or {})
+        text, wrong = self._content("config.yaml")
+        plain = None
+        if not wrong:
+            try:
+                plain = yaml.safe_load(text)
+                wrong = "" if plain and isinstance(plain, dict) else "it holds no settings"
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
+                wrong = str(error)
+        if wrong:
+            raise self._damaged("config.yaml", wrong)
+        return dict(plain or {})
 
     def artifact(self, name: str, array: np.ndarray) -> None:
-        """Write a one-time array."""
+        """Keep an array for ``write_artifacts``, which every ``append`` calls first."""
+        self._arrays[checked_name(name)] = array
 
-        def fill(file: IO[bytes]) -> None:
-            np.save(file, array, allow_pickle=False)
-
-        with self._writing(f"artifacts/{name}.npy"):
-            self.storage.write(f"artifacts/{name}.npy", fill)
+    def write_artifacts(self) -> None:
+        """Write the arrays that were kept, each completely or not at all."""
+        arrays = {f"artifacts/{name}.npy": array for name, array in self._arrays.items()}
+        digests = {}
+        for name, array in arrays.items():
+            digest = hashlib.sha256()
+            np.save(SimpleNamespace(write=digest.update), array, allow_pickle=False)
+            digests[name] = digest.hexdigest()
+        if arrays:
+            with self._writing("artifacts"), self._checksums.replacing(digests):
+                for name, array in arrays.items():
+                    fill = partial(np.save, arr=array, allow_pickle=False)
+                    self.storage.write(name, fill)
+        self._arrays = {}
 
     def array(self, name: str) -> np.ndarray:
-        with self._reading(f"artifacts/{name}.npy"):
-            content = self.storage.read(f"artifacts/{name}.npy")
-        where = f"{self.path}/artifacts/{name}.npy"
-        return read_array(
-            io.BytesIO(content), lambda error: f"{where} is damaged ({error}); run it again"
-        )
+        content, wrong = self._content(f"artifacts/{name}.npy")
+
+        def say(error: str) -> str:
+            return f"{self.path}/artifacts/{name}.npy is damaged ({error}); run it again"
+
+        if wrong:
+            raise DataError(say(wrong))
+        return read_array(io.BytesIO(content), say)
 
     def append(self, record: RoundRecord) -> None:
-        with self._writing("rounds.jsonl"):
-            if self._lock is not None:
-                self._lock.check()
-            self.storage.append("rounds.jsonl", format_records([record]).encode())
+        """Write the round's artifacts and add its record."""
+        self.write_artifacts()
+        line, sums = format_records([record]).encode(), self._checksums
+        with self._writing(RECORDS):
+            self.storage.append(RECORDS, line)
+        sums.add_records(line)
+
+    def seal(self) -> None:
+        """Bring the checksums of all that was written to the disk."""
+        with self._writing(CHECKSUMS):
+            self._checksums.write()
 
     def records(self, count: int | None = None) -> list[RoundRecord]:
         """Return the first ``count`` records (default all)."""
+        records: list[RoundRecord] = []
         try:
-            records, damaged = self.readable_records()
-            wrong = next(
-                (why for line, why in damaged.items() if count is None or line <= count), None
-            )
+            content, wrong = self._content(RECORDS)
+            if not wrong:
+                records, damaged = parse_records(content.decode())
+                lines = damaged if count is None else range(1, count + 1)
+                wrong = next((damaged[line] for line in lines if line in damaged), "")
         except FileNotFoundError:
             return []
         except UnicodeDecodeError as error:
             wrong = str(error)
-        if wrong is not None:
-            raise CheckpointError(
-                f"{self.path}/rounds.jsonl is damaged ({wrong}); start anew with --force, or "
-                "restore it from a copy"
-            )
+        if wrong:
+            raise self._damaged(RECORDS, wrong)
         return records[:count]
 
-    def readable_records(self) -> tuple[list[RoundRecord], dict[int, str]]:
-        """Return the records that can be read, and by number the damaged lines and why."""
-        with self._reading("rounds.jsonl"):
-            return parse_records(self.storage.read("rounds.jsonl").decode())
+    def verify(self) -> None:
+        """Compare every file with its checksum, and raise for the first that differs."""
+        for name in self._checksums.entries:
+            with contextlib.suppress(FileNotFoundError):
+                wrong = self._content(name)[1]
+                if wrong:
+                    raise self._damaged(name, wrong)
 
     def keep_records(self, count: int) -> None:
         """Drop records of rounds that were not committed."""
-        self.write("rounds.jsonl", format_records(self.records(count)))
+        kept = format_records(self.records(count)).encode()
+        with self._writing(RECORDS):
+            self._checksums.begin_records(kept)
+            self._checksums.write()  # covers what is there now as well: that begins with ``kept``
+            self.storage.write(RECORDS, kept)
+
+    @property
+    def _checksums(self) -> Checksums:
+        """The checksums of what is there, read once before they are first changed."""
+        if self._sums is None:
+            try:
+                self._sums = Checksums(self.storage, stored(self.storage))
+            except ValueError as wrong:
+                raise self._damaged(CHECKSUMS, str(wrong)) from wrong
+            if self.storage.exists(RECORDS):
+                self._sums.begin_records(self.storage.read(RECORDS))
+        return self._sums
+
+    def _content(self, name: str) -> tuple[bytes, str]:
+        """Return a file's content and what is wrong with it, if anything is."""
+        entry = None if self._lock is None or self._sums is None else self._sums.entries.get(name)
+        with self._reading(name):
+            try:
+                content, wrong = read_checked(self.storage, name)
+            except FileNotFoundError:
+                if entry is None or "bytes" not in entry:
+                    raise
+                content, wrong = b"", "it is gone"
+        return content, wrong or difference(entry, content)
+
+    def _damaged(self, name: str, wrong: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path}/{name} is damaged ({wrong}); start anew with --force, or restore it "
+            "from a copy"
+        )
 
     def _clear(self, *, everything: bool) -> None:
         """Remove what a crashed write left behind, or everything a run writes."""
@@ -219,7 +317,8 @@ class RunFolder:
 
     def _strangers(self) -> list[str]:
         """Everything but what a start leaves that died before its config was written."""
-        return [n for n in self.storage.names() if n not in (LOCK, *LOGS) and not _is_part(n)]
+        ours = (LOCK, CHECKSUMS, *LOGS)
+        return [n for n in self.storage.names() if n not in ours and not _is_part(n)]
 
     @contextlib.contextmanager
     def _reading(self, what: str) -> Iterator[None]:
@@ -235,6 +334,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _writing(self, what: str) -> Iterator[None]:
+        self.check_lock()
         try:
             yield
         except OSError as wrong:

@@ -20,6 +20,7 @@ from raysim.config import RunConfig, choice_name, dump_config, load_saved
 from raysim.data.world import DriverData
 from raysim.errors import CheckpointError, ConfigError, DataError, OutputError
 from raysim.protocols import ClientId, Tree
+from raysim.runs.checksums import sha256
 from raysim.runs.folder import RunFolder
 from raysim.runs.saved_models import ModelFacts, SavedModel, from_bytes, to_bytes
 from raysim.storage.checkpoint import MANIFEST, PREVIOUS, read_object, verified
@@ -91,7 +92,8 @@ def _write(
             file = file_name(name)
             storage.write(f"{head}{file}", content)
             used = {"clients": list(facts.clients), "digest": facts.digest}
-            entries.append({"name": name, "file": file, **used, "bytes": len(content)})
+            size = {"bytes": len(content), "sha256": sha256(content)}
+            entries.append({"name": name, "file": file, **used, **size})
         index = _index(commit, config, entries, left_out=len(names) - len(written))
         storage.write(f"{head}{INDEX}", (json.dumps(index, indent=1) + "\n").encode())
     except OSError as wrong:
@@ -120,7 +122,13 @@ def _index(
     }
     if left_out:
         index |= {"left_out": left_out, "do": "raysim export RUN --all writes them"}
-    return index
+    return {**index, "sha256": _index_digest(index)}
+
+
+def _index_digest(index: Mapping[str, Any]) -> str:
+    """Return the sha256 of an index without its own."""
+    plain = {name: value for name, value in index.items() if name != "sha256"}
+    return sha256(json.dumps(plain, sort_keys=True).encode())
 
 
 def model_facts(name: str, commit: Commit, config: RunConfig, data: DriverData) -> ModelFacts:
@@ -210,7 +218,13 @@ class RunModels:
         if self._files:
             file = f"{FOLDER}/{self._files[name]['file']}"
             try:
-                return from_bytes(self.storage.read(file), f"{self.storage.root}/{file}")
+                content = self.storage.read(file)
+                if self._files[name].get("sha256", sha256(content)) != sha256(content):
+                    raise DataError(
+                        f"{self.storage.root}/{file} is damaged (its sha256 is not that in "
+                        f"{FOLDER}/{INDEX}); make it again with `raysim export`"
+                    )
+                return from_bytes(content, f"{self.storage.root}/{file}")
             except FileNotFoundError:  # somebody tidied up; the checkpoint has it too
                 pass
             except ConfigError:
@@ -236,8 +250,8 @@ class RunModels:
     def data(self) -> DriverData:
         """The run's data, made again from its config; refused where it is not the same."""
         data = DriverData(self.config.data, self.config.seed)
-        environment = self.storage.read("environment.json")
-        was = json.loads(environment).get("data", {}).get("digest", data.store.digest)
+        environment = RunFolder(self.storage.root).read("environment.json")
+        was = environment.get("data", {}).get("digest", data.store.digest)
         if was != data.store.digest:
             raise DataError(
                 f"dataset {data.store.name} here has digest {data.store.digest[:12]}, the run used "
@@ -268,7 +282,10 @@ class RunModels:
         if not self.storage.exists(name):
             return {}
         try:
-            return {entry["name"]: entry for entry in json.loads(self.storage.read(name))["files"]}
+            index = json.loads(self.storage.read(name))
+            if index.get("sha256") not in (None, _index_digest(index)):
+                raise ValueError("its content has another sha256")
+            return {entry["name"]: entry for entry in index["files"]}
         except (ValueError, KeyError, TypeError) as wrong:
             raise DataError(
                 f"{self.storage.root}/{name} is damaged ({wrong}); make it again with `raysim "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysim.errors import DataError, EnvironmentNotFit
+from raysim.runs.checksums import CHECKSUMS
 from raysim.runs.folder import RunFolder, find_runs
 from raysim.runs.record import RoundRecord, newest_known
 from raysim.storage.objects import Place, absolute
@@ -55,6 +56,11 @@ class RunResult:
     def is_finished(self) -> bool:
         """Whether the run ended with a result."""
         return bool(self.summary)
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the run has checksums, with which its files are compared when they are read."""
+        return self._folder.storage.exists(CHECKSUMS)
 
     @property
     def method(self) -> str:
@@ -259,11 +265,7 @@ def load_results(*places: str | Path) -> Results:
 
 def _loaded(root: str) -> RunResult:
     folder = RunFolder(root)
-    try:
-        summary = folder.read("result.json") if folder.is_finished else {}
-    except ValueError as wrong:
-        raise DataError(f"{root}/result.json is not readable: {wrong}; run it again") from wrong
-    return RunResult(summary, folder.path)
+    return RunResult(folder.read("result.json") if folder.is_finished else {}, folder.path)
 
 
 def frame(rows: Sequence[Row]) -> pd.DataFrame:

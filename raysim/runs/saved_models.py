@@ -33,6 +33,7 @@ from raysim.errors import DataError
 from raysim.models.params import Layout, layout, load_tree, named_arrays
 from raysim.models.zoo import MODELS, Model, dense_widths
 from raysim.protocols import Tree
+from raysim.storage.checkpoint import tree_digest
 
 if TYPE_CHECKING:
     from raysim.models.networks import ImageShape, Network
@@ -132,6 +133,8 @@ def from_bytes(content: bytes, where: str) -> SavedModel:
         }
     except (SafetensorError, KeyError, ValueError) as wrong:
         raise _damaged(where, wrong) from wrong
+    if tree_digest(tree) != facts.digest:
+        raise _damaged(where, ValueError("its weights have another digest"))
     return SavedModel(tree, facts)
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from raysim.errors import DataError, OutputError, RaysimError
+from raysim.runs.checksums import CHECKSUMS, RECORDS, stored
 from raysim.runs.folder import OWN
 from raysim.storage.checkpoint import MANIFEST, PREVIOUS, objects_of, verified
 from raysim.storage.objects import LOCK, Storage, open_storage, place
@@ -58,15 +59,17 @@ def _files(storage: Storage, *, models: bool) -> Iterator[tuple[str, IO[bytes]]]
     """Yield names and contents of a run directory's files; nothing where there is none.
 
     Manifests are read first, so what they need is there or was replaced: the records only grow.
+    Checksums come last, and only of files that were not replaced meanwhile.
     """
     if not storage.exists("config.yaml"):
         return
+    sums = stored(storage)
     manifests = _manifests(storage) if models else {}
     for name, content in manifests.items():
         yield name, io.BytesIO(content)
     for folder in ("", "artifacts", "models"):
         for name in (f"{folder}/{n}".lstrip("/") for n in storage.names(folder)):
-            if belongs(name, models=models):
+            if belongs(name, models=models) and name != CHECKSUMS:
                 with storage.open(name) as source:
                     yield name, source
     digests = set().union(*(objects_of(verified(m) or {}) for m in manifests.values()))
@@ -77,6 +80,10 @@ def _files(storage: Storage, *, models: bool) -> Iterator[tuple[str, IO[bytes]]]
             raise _Replaced(name) from wrong
         with source:
             yield name, source
+    if sums:
+        now = stored(storage)
+        same = {n: e for n, e in sums.items() if n == RECORDS or now.get(n) == e}
+        yield CHECKSUMS, io.BytesIO(json.dumps({"sha256": same}, indent=1).encode())
 
 
 def _manifests(storage: Storage) -> dict[str, bytes]:

@@ -168,10 +168,12 @@ class Coordinator:
         return state, event
 
     def _commit(self, state: State, finished: int) -> None:
+        self._folder.check_lock()
         stored = self._federation.commit(self._folder.checkpoint, state.models)
         groups = {str(k): g for k, g in state.groups.items()}
         small = {"groups": groups, "values": dict(state.values), "finished": finished}
         write_manifest(self._folder.checkpoint, {**stored, **small})
+        self._folder.seal()
         self._returns, self._committed, self.stored = 0, finished, stored["models"]
         self._tell(Event("commit", round=finished))
 

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock, Timeout
 
-from raysim.errors import ConfigError, OutputError
+from raysim.errors import ConfigError, OutputError, OutputLost
 from raysim.storage.files import Content, make_folder, sync_folder, write_whole
 
 Place = Path | str
@@ -39,7 +39,7 @@ class Lock(Protocol):
     """The right to write to a storage."""
 
     def check(self) -> None:
-        """Raise ``OutputError`` if somebody else took over meanwhile."""
+        """Raise ``OutputLost`` if the storage is not the one that was locked any more."""
 
     def release(self) -> None:
         """Give it back; harmless when it was given back before."""
@@ -276,7 +276,7 @@ class FolderLock:
     """A locked file. It is never removed: a process that has it open would lock a deleted file."""
 
     def __init__(self, path: Path) -> None:
-        self._lock = FileLock(path)
+        self._path, self._lock = path, FileLock(path)
         try:
             self._lock.acquire(timeout=ASKED_S)
         except Timeout:
@@ -284,9 +284,19 @@ class FolderLock:
                 f"output {path.parent} is in use by another process; wait for it or choose "
                 f"another output"
             ) from None
+        self._locked = path.stat()
 
     def check(self) -> None:
-        """Do nothing: nobody can take over a locked file."""
+        """Raise if the locked file is not at its place any more, and so not the folder."""
+        try:
+            is_there = os.path.samestat(self._path.stat(), self._locked)
+        except (FileNotFoundError, NotADirectoryError):
+            is_there = False
+        if not is_there:
+            raise OutputLost(
+                f"output {self._path.parent} was deleted or replaced while this run wrote to it, "
+                "and was left as it is; put it back and go on with --resume, or start anew"
+            )
 
     def release(self) -> None:
         self._lock.release()

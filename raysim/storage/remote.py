@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import IO, Any
 
-from raysim.errors import ConfigError, EnvironmentNotFit, OutputError, RaysimError
+from raysim.errors import ConfigError, EnvironmentNotFit, OutputError, OutputLost, RaysimError
 from raysim.storage.files import Content
 from raysim.storage.objects import LOCK, Lock, Storage, checked_name
 
@@ -156,9 +156,9 @@ class RemoteLock:
         if time.monotonic() - self._signed_at > STALE_S / 2:
             self._refresh()
         if self._is_lost:
-            raise OutputError(
-                f"output {self._storage.root} was taken over by another process: this one gave no "
-                f"sign of life for {STALE_S:g} s; let the other one finish"
+            raise OutputLost(
+                f"output {self._storage.root} was deleted, or taken over by another process since "
+                f"this one gave no sign of life for {STALE_S:g} s; let the other one finish"
             )
 
     def release(self) -> None:

@@ -153,6 +153,7 @@ def test_what_a_crashed_write_left_behind_goes_with_the_next_commits(tmp_path, m
     commit(tmp_path, 1)
     with monkeypatch.context() as patch:
         patch.setattr(storage.os, "fsync", crash)
+        patch.setattr(Path, "unlink", crash)  # who is killed tidies up no more
         with pytest.raises(KeyboardInterrupt):
             write_object(tmp_path, model(2))
     assert any(path.suffix == ".part" for path in (tmp_path / "objects").iterdir())

@@ -70,7 +70,9 @@ def test_half_a_line_among_the_kept_ones_is_an_error_that_names_the_file(folder)
 
 def test_an_artifact_is_a_plain_array(folder):
     folder.artifact("similarity", np.eye(3))
+    folder.write_artifacts()
     folder.artifact("similarity", 2 * np.eye(3))
+    folder.append(RoundRecord(round=1))
 
     kept = list((folder.path / "artifacts").iterdir())
 

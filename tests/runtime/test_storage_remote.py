@@ -123,8 +123,8 @@ def started(folder: RunFolder, *, finished: bool = False) -> RunFolder:
     folder.open(force=False)
     folder.write("config.yaml", "name: one\nseed: 3\n")
     folder.append(RoundRecord.from_json({"round": 1}))
-    folder.append(RoundRecord.from_json({"round": 2}))
     folder.artifact("similarity", np.eye(2))
+    folder.append(RoundRecord.from_json({"round": 2}))
     commit(folder.checkpoint, 1)
     if finished:
         folder.write("result.json", {"accuracy": 1})
@@ -140,6 +140,7 @@ def test_a_run_leaves_plain_files(url):
     assert folder.storage.names() == [
         "artifacts",
         "checkpoint",
+        "checksums.json",
         "config.yaml",
         "result.json",
         "rounds.jsonl",
