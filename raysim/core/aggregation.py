@@ -139,7 +139,7 @@ def mean(total: ExactSum, dtype: Any = np.float32) -> dict[str, np.ndarray]:
     }
 
 
-def weight_of(total: ExactSum) -> float:
+def total_weight(total: ExactSum) -> float:
     """Return the sum of the weights."""
     return total.weight * GRID
 

@@ -146,13 +146,13 @@ def _relevances(spectra: Sequence[Spectrum], others: ClassSubspaces, rank: int) 
 
 
 def _held_out_accuracy(drawn: Sequence[_Split], rank: int) -> float:
-    hits = [_hits(one, rank) for one in drawn]
+    """Return the share of held-out images that ``project`` puts into their class."""
+    hits = []
+    for one in drawn:
+        unknown = np.full(len(one.held_out), -1)  # no old label that a tie could keep
+        projected = project(one.held_out, one.first.vectors(rank), unknown)
+        hits.append(projected == one.held_out_labels)
     return float(np.mean(np.concatenate(hits)))
-
-
-def _hits(split: _Split, rank: int) -> np.ndarray:
-    unknown = np.full(len(split.held_out), -1)  # no old label that a tie could keep
-    return project(split.held_out, split.first.vectors(rank), unknown) == split.held_out_labels
 
 
 def _feasible(ranks: Sequence[int], limit: int) -> list[int]:

@@ -94,7 +94,9 @@ def choose_count(
     others = [(as_numpy(part), SHARE) for part in parts] or [(full, 1.0)]
     same = 0
     for repetition in range(repetitions):
-        chosen = _some_clients(len(full), rng)
+        # Four fifths of the clients, at least one less than all, ascending.
+        left = len(full) - max(math.floor((1.0 - SHARE) * len(full) + 1e-9), 1)
+        chosen = np.sort(rng.choice(len(full), min(left, MOST_REPEATED), replace=False))
         matrix, share = others[repetition % len(others)]
         part, chance = matrix[np.ix_(chosen, chosen)], _chance(selves[chosen], share)
         same += adjusted_rand(_best_cut(part, chance, linkage)[0], groups[chosen]) >= SAME_GROUPS
@@ -211,12 +213,6 @@ def _best_cut(
 
 def _best(scores: dict[int, float]) -> int:
     return max(scores, key=lambda m: scores[m])  # of equal ones the fewest groups
-
-
-def _some_clients(num_clients: int, rng: np.random.Generator) -> np.ndarray:
-    """Return four fifths of the clients, at least one less than all, ascending."""
-    left = num_clients - max(math.floor((1.0 - SHARE) * num_clients + 1e-9), 1)
-    return np.sort(rng.choice(num_clients, min(left, MOST_REPEATED), replace=False))
 
 
 def _check(similarity: np.ndarray, own: np.ndarray) -> None:

@@ -88,7 +88,11 @@ def assign_to_landmarks(
         raise ValueError("similarity must be finite, got NaN or infinity; check the features")
     groups = names[means.argmax(axis=1)]  # the first maximum: the lowest group
     groups[landmarks] = landmark_groups
-    return _in_order_of_members(groups)
+    # The same groups, numbered by their smallest member.
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse]
 
 
 def _mean_column(similarity: Array, chosen: np.ndarray) -> np.ndarray:
@@ -97,11 +101,3 @@ def _mean_column(similarity: Array, chosen: np.ndarray) -> np.ndarray:
     columns = xp.asarray(np.flatnonzero(chosen), device=device(similarity))
     part = xp.astype(xp.take(similarity, columns, axis=1), xp.float64)
     return as_numpy(xp.mean(part, axis=1))
-
-
-def _in_order_of_members(groups: np.ndarray) -> np.ndarray:
-    """Return the same groups numbered by their smallest member."""
-    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse]

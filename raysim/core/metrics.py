@@ -27,17 +27,10 @@ def normalized_mutual_info(a: ArrayLike, b: ArrayLike) -> float:
 
 def purity(groups: ArrayLike, tasks: ArrayLike) -> float:
     """Return the share of clients whose task is the most common one of their group."""
-    table = _contingency(groups, tasks)
+    rows, columns = (np.unique(one, return_inverse=True)[1] for one in _pair(groups, tasks))
+    table = np.zeros((rows.max() + 1, columns.max() + 1), dtype=np.int64)
+    np.add.at(table, (rows, columns), 1)
     return float(table.max(axis=1).sum() / table.sum())
-
-
-def matched_accuracy(groups: ArrayLike, tasks: ArrayLike) -> float:
-    """Return the share of clients in the right group under the best one-to-one naming."""
-    from scipy.optimize import linear_sum_assignment
-
-    table = _contingency(groups, tasks)
-    rows, columns = linear_sum_assignment(table, maximize=True)
-    return float(table[rows, columns].sum() / table.sum())
 
 
 def noise_rate(true: ArrayLike, given: ArrayLike) -> float:
@@ -161,14 +154,6 @@ def _detected(found: np.ndarray, wanted: np.ndarray) -> dict[str, float | None]:
 
 def _share(claim: np.ndarray, *, among: np.ndarray) -> float | None:
     return float(claim[among].mean()) if among.any() else None
-
-
-def _contingency(a: ArrayLike, b: ArrayLike) -> np.ndarray:
-    first, second = _pair(a, b)
-    rows, columns = (np.unique(one, return_inverse=True)[1] for one in (first, second))
-    table = np.zeros((rows.max() + 1, columns.max() + 1), dtype=np.int64)
-    np.add.at(table, (rows, columns), 1)
-    return table
 
 
 def _pair(a: ArrayLike, b: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

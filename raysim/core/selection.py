@@ -1,8 +1,8 @@
-"""Sample selection: which labels are right, judged by losses and by past predictions.
+"""Sample selection: which labels are right, judged by losses.
 
 Small losses (Co-teaching, SELFIE, Robust FL), the sample sieve (CORES2, FedFixer Eq. 3), the GMM
-over scaled losses (FedRN Eq. 6, DivideMix), label histories (SELFIE, Joint Optimisation). Formulas:
-the papers' pages in raysim/docs/sheets. N samples, C classes, Q past predictions.
+over scaled losses (FedRN Eq. 6, DivideMix). Formulas: the papers' pages in raysim/docs/sheets. N
+samples, C classes, Q past predictions.
 """
 
 from __future__ import annotations
@@ -79,48 +79,9 @@ def clean_posterior(losses: np.ndarray, *, seed: int = 0, steps: int = 100) -> n
     return posterior[:, int(np.argmin(mixture.means_[:, 0]))]
 
 
-# ---- past predictions, oldest first --------------------------------------------------------------
-
-EMPTY = -1
-"""In a history of labels (N, Q): no prediction yet. In one of probabilities: zeros."""
-
-
 def appended(history: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the history (N, Q, ...) without its oldest entry and with ``values`` (N, ...) last."""
+    """Return the history (N, Q, ...) without its oldest entry and with ``values`` (N, ...) last.
+
+    Past predictions of SELFIE (labels) and Joint Optimisation (probabilities).
+    """
     return np.concatenate([history[:, 1:], values[:, None].astype(history.dtype)], axis=1)
-
-
-def mean_prediction(history: np.ndarray) -> np.ndarray:
-    """Return the mean (N, C) of the predictions in a history (N, Q, C); 0 where there is none.
-
-    Joint Optimisation's new soft labels.
-    """
-    total = history.sum(axis=1, dtype=np.float64)
-    filled = (history.sum(axis=2) > 0).sum(axis=1)  # a prediction sums to one
-    means: np.ndarray = total / np.maximum(filled, 1)[:, None]
-    return means
-
-
-def label_uncertainty(history: np.ndarray, classes: int) -> np.ndarray:
-    """Return F (N,), SELFIE's predictive uncertainty: entropy of past labels (N, Q) over log C.
-
-    Infinite where fewer than Q predictions were made. raysim/docs/sheets/selfie.md.
-    """
-    shares = _label_counts(history, classes) / history.shape[1]
-    logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
-    entropy = -(shares * logs).sum(axis=1) / max(math.log(classes), ROUNDING)
-    return np.where((history == EMPTY).any(axis=1), np.inf, np.maximum(entropy, 0.0))
-
-
-def majority(history: np.ndarray, classes: int) -> np.ndarray:
-    """Return the most frequent past label (N,), SELFIE's refurbished one; of several the first."""
-    counts = _label_counts(history, classes)
-    often = np.take_along_axis(counts, np.maximum(history, 0), axis=1) * (history != EMPTY)
-    first = often.argmax(axis=1)
-    labels: np.ndarray = history[np.arange(len(history)), first]
-    return labels
-
-
-def _label_counts(history: np.ndarray, classes: int) -> np.ndarray:
-    counts: np.ndarray = (history[:, :, None] == np.arange(classes)).sum(axis=1)
-    return counts

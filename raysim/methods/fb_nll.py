@@ -4,12 +4,12 @@ Where each step of the paper is (its steps serve other methods too; formulas and
 raysim/docs/sheets/fb_nll.md):
 
 =====================================  =========================================================
-Eq. 2, Algorithm 1 lines 4-7           ``core.spectra.spectrum``: covariance, top-q eigenpairs
+Algorithm 1, lines 3-17, one walk      ``steps.grouping.exchange``: line by line, what clients and
+                                       server send and which function computes it
+Eq. 2, lines 4-7                       ``core.spectra.spectrum``: covariance, top-q eigenpairs
 Eq. 3, Eq. 4, Eq. 5 (Procedure 1)      ``core.similarity``: ``response``, ``ratios``, ``relevance``
                                        as printed; a run uses their float32 forms, same file
-Eq. 6, lines 8-17                      ``core.similarity.symmetric``; ``steps.grouping.exchange``
-                                       sends the vectors round, ``steps.relevance`` is what the
-                                       clients do
+Eq. 6, line 17                         ``core.similarity.symmetric``
 line 18                                ``core.clustering.cluster``: HAC, cut into M groups
 line 20, Procedure 2                   ``steps.correction.correct_labels``; lines 2-6 and 11-21 at
                                        the client, 1 and 9-10 at the server

@@ -132,7 +132,7 @@ class FedCorr(InGroups):
         """Run an iteration of stage 1, pre-processing."""
         state = self.sweep(context, state)
         state = noisy_clients(context, state)
-        state = self.replace_labels(context, state, ratio=self.relabel_ratio)
+        state = self.correct_noisy_clients(context, state, ratio=self.relabel_ratio)
         return evaluated(context, state)
 
     def finetune(self, context: Context, state: State) -> State:
@@ -140,7 +140,7 @@ class FedCorr(InGroups):
         chosen = self.clean_participants(context, state)
         state, _ = self.train_groups(context, state, chosen, **self.local_training(context))
         if context.last:
-            state = self.replace_labels(context, state, ratio=None)
+            state = self.correct_noisy_clients(context, state, ratio=None)
         return evaluated(context, state)
 
     def round(self, context: Context, state: State) -> State:
@@ -205,7 +205,9 @@ class FedCorr(InGroups):
 
     # ---- stage 1, step 7, and the end of stage 2: labels ---------------------------------------
 
-    def replace_labels(self, context: Context, state: State, *, ratio: float | None) -> State:
+    def correct_noisy_clients(
+        self, context: Context, state: State, *, ratio: float | None
+    ) -> State:
         """Let noisy clients replace labels by what their group's model is sure of, and score that.
 
         ``ratio``: among the n_k mu_k ratio largest losses; null: among all samples.
@@ -214,7 +216,7 @@ class FedCorr(InGroups):
         handles = {g: state.models[group_model(g)] for g in {state.groups[k] for k in noisy}}
         if noisy:
             context.federation.map(
-                self.replace_own_labels,
+                self.replace_doubtful_labels,
                 on=noisy,
                 each={k: {"group": state.groups[k], "noise_level": levels[str(k)]} for k in noisy},
                 models=OwnModels(handles, state.groups),
@@ -228,7 +230,7 @@ class FedCorr(InGroups):
         context.observe_labels(context.federation.map(labels_task))
         return state
 
-    def replace_own_labels(
+    def replace_doubtful_labels(
         self, client: Client, memory: Tree, arguments: Mapping[str, Any]
     ) -> tuple[Tree, int]:
         """Replace doubtful labels by predictions that the group's model is sure of.

@@ -146,9 +146,12 @@ def first_groups(
     Lines 3-11; RCC-PFL Procedure 2, lines 15-16. After 200 draws the clients are dealt out in equal
     shares by loss, and the record says so.
     """
-    clients = context.federation.clients
+    clients, config = context.federation.clients, context.config
     for attempt in range(DRAWS):
-        models = _random_models(context, num_groups, attempt)
+        # M models with different random weights.
+        seeds = [stream_seed(config.seed, "initial weights", attempt, g) for g in range(num_groups)]
+        trees = different_trees(config.model, context.image_shape, context.classes, seeds)
+        models = {group_model(g): context.federation.put(tree) for g, tree in enumerate(trees)}
         losses = loss_matrix(context, models, clients, batch_statistics=True)
         count(context, models, clients)
         groups = natural_groups(losses)
@@ -159,14 +162,6 @@ def first_groups(
         groups = forced_groups(losses, equal_sizes(len(clients), num_groups))
     context.record(association={"tries": attempt + 1, "forced": is_forced})
     return joined(context, replace(state, models=models), clients, groups)
-
-
-def _random_models(context: Context, num_groups: int, attempt: int) -> dict[str, Handle]:
-    """Return M models with different random weights."""
-    config = context.config
-    seeds = [stream_seed(config.seed, "initial weights", attempt, g) for g in range(num_groups)]
-    trees = different_trees(config.model, context.image_shape, context.classes, seeds)
-    return {group_model(g): context.federation.put(tree) for g, tree in enumerate(trees)}
 
 
 # ---- revised groups (Procedure 4) --------------------------------------------------------------

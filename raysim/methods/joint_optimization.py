@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 
-from raysim.core.selection import appended, mean_prediction
+from raysim.core.selection import appended
 from raysim.methods.method import METHODS, WarmedUp, other_training
 from raysim.models.sessions import Session, gradients
 from raysim.models.soft_targets import prediction_entropy, prior_divergence, soft_cross_entropy
@@ -94,3 +94,11 @@ class JointOptimization(WarmedUp):
         """Return the soft labels (N, C), the mean of the past predictions (label update)."""
         means = history.mean(axis=1) if self.parity == "code" else mean_prediction(history)
         return means.astype(np.float32)
+
+
+def mean_prediction(history: np.ndarray) -> np.ndarray:
+    """Return the mean (N, C) of the predictions in a history (N, Q, C); 0 where there is none."""
+    total = history.sum(axis=1, dtype=np.float64)
+    filled = (history.sum(axis=2) > 0).sum(axis=1)  # a prediction sums to one
+    means: np.ndarray = total / np.maximum(filled, 1)[:, None]
+    return means

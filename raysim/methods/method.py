@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from raysim.core.threads import one_thread, torch_device
 from raysim.errors import ConfigError
-from raysim.models.sessions import Session
+from raysim.models.sessions import Session, open_session
 from raysim.protocols import (
     Client,
     ClientId,
@@ -29,9 +30,9 @@ from raysim.settings import In, Registry, settings
 from raysim.steps.correction import CorrectionSettings, correct_labels
 from raysim.steps.group_training import chosen_clients, evaluated, train_groups_by
 from raysim.steps.grouping import GroupingSettings, group_by_similarity
-from raysim.steps.local_training import train_task
+from raysim.steps.local_training import client_stream, current_labels, train_task
 from raysim.steps.server import ServerSettings
-from raysim.steps.sessions import client_session, received_model
+from raysim.steps.sessions import received_model
 
 METHODS: Registry[MethodLike] = Registry(
     "method",
@@ -150,7 +151,21 @@ class LocalTask:
         self, client: Client, memory: Tree, arguments: Mapping[str, Any]
     ) -> tuple[Tree, Contribution]:
         trees = self.method.networks(received_model(arguments), memory, arguments)
-        with client_session(client, memory, arguments, trees=trees) as session:
+        with (
+            one_thread("torch"),
+            open_session(
+                arguments["model"],
+                trees,
+                client.world.images(client.sample_ids),
+                current_labels(client, memory),
+                arguments["train"],
+                rng=client_stream(arguments, client),
+                classes=arguments["classes"],
+                device=torch_device(),
+                black=client.world.black,
+            ) as session,
+        ):
+            session.sent, session.scratch = arguments, client.scratch
             return self.method.train(session, memory, arguments["where"])
 
 

@@ -191,7 +191,9 @@ class Rhfl(InGroups):
         order = stream(context.config.seed, "public order", context.round).permutation(len(ids))
         batches = np.array_split(ids[order], math.ceil(len(ids) / self.public_batch))
         shared = local_arguments(context)
-        outputs = context.federation.map(self.step, on=taking_part, publish=batches[0], **shared)
+        outputs = context.federation.map(
+            self.align_and_publish, on=taking_part, publish=batches[0], **shared
+        )
         for batch, following in zip(batches, [*batches[1:], None], strict=True):
             each: dict[ClientId, dict[str, np.ndarray]] = {}
             for members in groups:
@@ -202,10 +204,15 @@ class Rhfl(InGroups):
             context.sent("up", "predictions", sum(a.nbytes for a in outputs.values()))
             context.sent("down", "predictions", sum(a["targets"].nbytes for a in each.values()))
             outputs = context.federation.map(
-                self.step, on=taking_part, each=each, learn=batch, publish=following, **shared
+                self.align_and_publish,
+                on=taking_part,
+                each=each,
+                learn=batch,
+                publish=following,
+                **shared,
             )
 
-    def step(
+    def align_and_publish(
         self, client: Client, memory: Tree, arguments: Mapping[str, Any]
     ) -> tuple[Tree, np.ndarray | None]:
         """Step towards ``targets`` on batch ``learn``; reply with outputs on batch ``publish``."""

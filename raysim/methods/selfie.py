@@ -16,14 +16,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from raysim.core.selection import (
-    EMPTY,
-    ROUNDING,
-    appended,
-    label_uncertainty,
-    majority,
-    smallest,
-)
+from raysim.core.selection import ROUNDING, appended, smallest
 from raysim.methods.method import METHODS, WarmedUp, other_training
 from raysim.models.sessions import Session, gradients
 from raysim.models.training import local_optimizer
@@ -31,6 +24,8 @@ from raysim.protocols import Contribution, Tree, Where
 from raysim.settings import In, settings
 from raysim.steps.sessions import sent_model
 
+EMPTY = -1
+"""In a history of labels: no prediction yet."""
 HISTORY, LABELS = "selfie/history", "selfie/labels"
 """In a client's memory: predicted labels (N, Q), oldest first; repaired labels (N,), or EMPTY."""
 
@@ -87,3 +82,31 @@ class Selfie(WarmedUp):
             session.note(epoch, len(rows), loss)
         memory = {**memory, HISTORY: history, LABELS: repaired}
         return memory, sent_model(session, selected=clean if doubted else None)
+
+
+# ---- SELFIE's mathematics ----------------------------------------------------------------------
+
+
+def label_uncertainty(history: np.ndarray, classes: int) -> np.ndarray:
+    """Return F (N,), SELFIE's predictive uncertainty: entropy of past labels (N, Q) over log C.
+
+    Infinite where fewer than Q predictions were made.
+    """
+    shares = _label_counts(history, classes) / history.shape[1]
+    logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
+    entropy = -(shares * logs).sum(axis=1) / max(math.log(classes), ROUNDING)
+    return np.where((history == EMPTY).any(axis=1), np.inf, np.maximum(entropy, 0.0))
+
+
+def majority(history: np.ndarray, classes: int) -> np.ndarray:
+    """Return the most frequent past label (N,), SELFIE's refurbished one; of several the first."""
+    counts = _label_counts(history, classes)
+    often = np.take_along_axis(counts, np.maximum(history, 0), axis=1) * (history != EMPTY)
+    first = often.argmax(axis=1)
+    labels: np.ndarray = history[np.arange(len(history)), first]
+    return labels
+
+
+def _label_counts(history: np.ndarray, classes: int) -> np.ndarray:
+    counts: np.ndarray = (history[:, :, None] == np.arange(classes)).sum(axis=1)
+    return counts

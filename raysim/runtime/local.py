@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.core.aggregation import mean, weight_of
+from raysim.core.aggregation import mean, total_weight
 from raysim.protocols import (
     ClientId,
     ClientRecord,
@@ -82,7 +82,7 @@ class LocalFederation:
         call = Call(task, tuple(sorted(groups)), shared, each or {}, groups, self.where)
         outcome = self._cohort.run(call, _resolve)
         results = {
-            g: GroupResult(_kept(mean(total)), weight_of(total))
+            g: GroupResult(_kept(mean(total)), total_weight(total))
             for g, total in sorted(outcome.sums.items())
         }
         return Reduced(results, outcome.replies)

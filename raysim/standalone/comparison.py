@@ -18,7 +18,7 @@ from raysim.core.threads import one_thread
 from raysim.protocols import Client
 from raysim.steps.grouping import GroupingSettings
 from raysim.steps.layouts import BLOCK
-from raysim.steps.relevance import relevance_together, spectrum_task, vectors_task
+from raysim.steps.relevance import offered_rank_task, relevance_together, vectors_task
 
 KEPT_BYTES = 1_000_000_000
 """Most memory for spectra that are needed again; those beyond it are computed twice."""
@@ -44,7 +44,7 @@ def compare(
     offered, kept = [], 0
     with one_thread():  # sums over threads have other bits
         for client in clients:
-            _, rank = spectrum_task(client, {}, shared)
+            _, rank = offered_rank_task(client, {}, shared)
             _, vectors = vectors_task(client, {}, {**shared, "rank": rank})
             offered.append(vectors)
             kept += _bytes_kept(len(vectors))

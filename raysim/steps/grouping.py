@@ -26,9 +26,9 @@ from raysim.steps.arrays import to_numpy
 from raysim.steps.relevance import (
     WIRE,
     curve_task,
+    offered_rank_task,
     relevance_task,
     self_task,
-    spectrum_task,
     vectors_task,
 )
 
@@ -144,7 +144,7 @@ def _label_all_pairs(context: Context, how: GroupingSettings) -> np.ndarray:
     count = how.count(context.config)
     if count is None:
         return _found_count(context, how, similarity, context.federation.clients, rank).groups
-    return cluster(similarity, count, linkage=how.linkage)  # HAC on R, line 18
+    return cluster(similarity, count, linkage=how.linkage)  # line 18: HAC on R, cut into M groups
 
 
 def _label_by_landmarks(context: Context, how: GroupingSettings) -> np.ndarray:
@@ -182,13 +182,18 @@ def _found_count(
 
 
 def exchange(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
-    """Return the similarity matrix R (Eq. 6) of all clients and the common rank q (lines 3-17)."""
+    """Return all clients' similarity matrix R (Eq. 2-6) and the common rank q (lines 3-17)."""
+    # Lines 3-7, Eq. 2: every client sends V_k, the top-q eigenvectors of the covariance of its
+    # features (core.spectra.spectrum).
     rows, rank = _uploaded(context, how)
     count = len(rows)
-    context.sent("down", "eigenvectors", (count - 1) * rows.nbytes)  # line 11, by the server
-    answers = _answers(context, how, context.federation.clients, rows)  # lines 9-12
-    context.sent("up", "relevance", count * (count - 1) * np.dtype(WIRE).itemsize)  # line 13
-    return symmetric_in_place(np.stack(answers)), rank  # line 17
+    # Lines 8-15, Eq. 3-5: it receives everyone else's V_j and replies with its relevance r(k, j) to
+    # each (core.similarity.relevance; steps.relevance has the float32 forms that run).
+    context.sent("down", "eigenvectors", (count - 1) * rows.nbytes)
+    answers = _answers(context, how, context.federation.clients, rows)
+    context.sent("up", "relevance", count * (count - 1) * np.dtype(WIRE).itemsize)
+    # Lines 16-17, Eq. 6: R is the mean of both directions (core.similarity.symmetric).
+    return symmetric_in_place(np.stack(answers)), rank
 
 
 def exchange_with_landmarks(
@@ -218,7 +223,7 @@ def _uploaded(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]
     """Return every client's eigenvectors as rows (K, Q, D), and the common rank Q (lines 3-7)."""
     federation = context.federation
     shared = {"how": how, "arrays": context.config.arrays}
-    ranks = federation.map(spectrum_task, **shared)
+    ranks = federation.map(offered_rank_task, **shared)
     rank = min(ranks.values())  # one q for all: the smallest that every client can offer
     sent = federation.map(vectors_task, rank=rank, **shared)
     rows = np.stack([vectors.T for vectors in sent.values()])
@@ -256,7 +261,7 @@ def _curve(context: Context, how: GroupingSettings, groups: Mapping[ClientId, in
     """
     federation = context.federation
     shared = {"how": how, "arrays": context.config.arrays}
-    rank = min(federation.map(spectrum_task, **shared).values())
+    rank = min(federation.map(offered_rank_task, **shared).values())
     sent = federation.map(vectors_task, rank=rank, **shared)
     handle = federation.put({"rows": np.stack([vectors.T for vectors in sent.values()])})
     sums = federation.map(curve_task, others=handle, groups=dict(groups), **shared)

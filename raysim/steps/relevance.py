@@ -43,7 +43,9 @@ FLOAT32_RANGE = 1e-3
 """Where an eigenvalue is below this share of the largest, its relevance is computed in float64."""
 
 
-def spectrum_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tuple[Tree, int]:
+def offered_rank_task(
+    client: Client, memory: Tree, arguments: Mapping[str, Any]
+) -> tuple[Tree, int]:
     """Reply with how many eigenvectors this client can offer (rank q, FB-NLL section V)."""
     return memory, int(_own(client, arguments).vectors.shape[1])
 

@@ -17,7 +17,7 @@ from raysim.core.aggregation import (
     contributions,
     mean,
     merge,
-    weight_of,
+    total_weight,
 )
 
 
@@ -56,7 +56,7 @@ def test_any_order_and_any_partition_gives_the_same_bits(seed, order, cuts):
 
     straight, folded = sum_of(parts), sum_of(partial)
     assert_same_bits(mean(straight), mean(folded))
-    assert weight_of(straight) == weight_of(folded)
+    assert total_weight(straight) == total_weight(folded)
     assert (straight.bound, straight.count) == (folded.bound, folded.count)
 
 
@@ -82,7 +82,7 @@ def test_a_weighted_mean_worked_by_hand():
     total = merge(contribution({"w": np.array([2.0])}, 1), contribution({"w": np.array([6.0])}, 3))
 
     assert mean(total)["w"].tolist() == [5.0]
-    assert weight_of(total) == 4.0
+    assert total_weight(total) == 4.0
     assert total.count == 2
 
 

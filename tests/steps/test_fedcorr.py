@@ -238,7 +238,7 @@ def test_equal_lid_makes_nobody_noisy(bench):
 
     assert state.values["noisy"] == []
     assert clean_clients(state, 0.1) == [0, 1, 2, 3]
-    assert FedCorr().replace_labels(made.round(), state, ratio=0.5) is state
+    assert FedCorr().correct_noisy_clients(made.round(), state, ratio=0.5) is state
 
 
 def sure_of(label, by):
@@ -266,7 +266,7 @@ def test_noisy_clients_take_confident_predictions_for_their_doubtful_labels(
     context = made.round()
 
     state = State(groups={0: 0, 1: 0}, models=models, values=values)
-    FedCorr(confidence=threshold).replace_labels(context, state, ratio=ratio)
+    FedCorr(confidence=threshold).correct_noisy_clients(context, state, ratio=ratio)
 
     assert current(made) == new
     assert context.entry["bytes"]["down"] == {"model to relabel by": MODEL_BYTES}
@@ -280,7 +280,7 @@ def test_the_number_of_doubtful_labels_is_not_lost_in_binary(bench):
     values = {"noisy": [0], "noise_level": {"0": 0.29}}
 
     state = State(groups={0: 0}, models=models, values=values)
-    FedCorr().replace_labels(made.round(), state, ratio=0.5)
+    FedCorr().correct_noisy_clients(made.round(), state, ratio=0.5)
 
     assert sum(current(made)[0]) == 29
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.core.selection import EMPTY
-from raysim.methods.selfie import HISTORY, LABELS, Selfie
+from raysim.methods.selfie import EMPTY, HISTORY, LABELS, Selfie
 from raysim.models.sessions import open_session
 from raysim.models.training import TrainSettings
 from raysim.models.zoo import MODELS

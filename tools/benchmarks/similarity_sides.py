@@ -32,10 +32,10 @@ class ExchangeSide:
 
     def spectra(self) -> dict[str, Any]:
         """Have every client compute its spectrum, which the timed exchange then finds."""
-        from raysim.steps.relevance import spectrum_task
+        from raysim.steps.relevance import offered_rank_task
 
         started = time.perf_counter()
-        self._federation.map(spectrum_task, how=self._how, arrays=self._config.arrays)
+        self._federation.map(offered_rank_task, how=self._how, arrays=self._config.arrays)
         return {"seconds": time.perf_counter() - started}
 
     def exchange(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from raysim.core.aggregation import Accumulator, ExactSum, mean, weight_of
+from raysim.core.aggregation import Accumulator, ExactSum, mean, total_weight
 from raysim.core.threads import one_thread
 from raysim.protocols import Where
 from raysim.runtime.cohort import run_at_server
@@ -40,7 +40,7 @@ class ParameterServer:
             totals = {g: _merged([p[g] for p in parts if g in p]) for g in groups}
             means = [mean(totals[g]) for g in groups]
         facts = {
-            g: (weight_of(totals[g]), sum(a.nbytes for a in tree.values()))
+            g: (total_weight(totals[g]), sum(a.nbytes for a in tree.values()))
             for g, tree in zip(groups, means, strict=True)
         }
         return (facts, *means)

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.core.selection import EMPTY, appended, label_uncertainty, majority, mean_prediction
+from raysim.core.selection import appended
+from raysim.methods.joint_optimization import mean_prediction
+from raysim.methods.selfie import EMPTY, label_uncertainty, majority
 
 
 def test_the_oldest_prediction_makes_room():
