@@ -28,7 +28,9 @@ MAY_IMPORT = {
     "report": {"core", "runs", "storage", "__version__"} | WAIST,
     "experiment": ASSEMBLING | {"runs", "runtime", "storage", "trackers"} | WAIST,
     "standalone": {"core", "data", "report", "runs", "steps", "storage", "__version__"} | WAIST,
-    "studies": ASSEMBLING | {"experiment", "report", "runs", "runtime", "__version__"} | WAIST,
+    "studies": ASSEMBLING
+    | {"experiment", "report", "runs", "runtime", "storage", "__version__"}
+    | WAIST,
 }
 """Rooms of raysim, and those each of them may import; ``cli`` may import all."""
 FREE = {"cli", "__init__", "__main__"}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from raysim.cli.options import check_resume, jobs_option, json_option
 from raysim.cli.tables import print_table
 from raysim.errors import ConfigError, OutputError
+
+if TYPE_CHECKING:
+    from raysim.studies.reproduce.papers import Scale, Table, TableCell
 
 
 @click.command("reproduce")
@@ -82,23 +85,22 @@ def _summary(folder: Path, file: Path | None) -> None:
 
 
 def _list(as_json: bool) -> None:
-    from raysim.studies.reproduce.costs import table_hours
-    from raysim.studies.reproduce.recipes import SCALES, TARGETS, seeds_of
+    from raysim.studies.reproduce.papers import SCALES, TABLES
 
-    rows: list[dict[str, Any]] = [
-        {
-            "name": target.name,
-            "title": target.title,
-            "cells": len(target.cells),
-            "printed": len(target.printed),
-            "runs": {"full": len(target.cells) * seeds_of(target), "small": len(target.cells)},
-            "core_hours": {
-                scale: table_hours(target, scale, seeds_of(target) if scale == "full" else 1)
-                for scale in SCALES
-            },
-        }
-        for target in TARGETS.values()
-    ]
+    rows: list[dict[str, Any]] = []
+    for table in TABLES.values():
+        cells, seeds = table.cells, {"full": table.paper.seeds, "small": 1}
+        minutes = {s: sum(table.minutes(cell, s) for cell in cells) for s in SCALES}
+        rows.append(
+            {
+                "name": table.name,
+                "title": table.title,
+                "cells": len(cells),
+                "printed": len(table.printed),
+                "runs": {s: len(cells) * seeds[s] for s in SCALES},
+                "core_hours": {s: seeds[s] * minutes[s] / 60 for s in SCALES},
+            }
+        )
     if as_json:
         click.echo(json.dumps({"tables": rows}))
         return
@@ -119,86 +121,66 @@ def _hours(hours: float) -> str:
     return f"{hours:,.1f} h" if hours < 10 else f"{hours:,.0f} h"
 
 
-def _reproduce(
-    name: str,
-    *,
-    seeds: str | None,
-    cells: str | None,
-    scale: Any,
-    jobs: int | None,
-    out: Path,
-    force: bool,
-    as_json: bool,
-    **_: Any,
-) -> None:
-    from raysim.studies.processes import default_jobs
+def _reproduce(name: str, *, cells: str | None, scale: Scale, out: Path, **options: Any) -> None:
+    from raysim.studies.reproduce.papers import find_table, parse_seeds, select_cells
     from raysim.studies.reproduce.plan import check_data, plan
-    from raysim.studies.reproduce.recipes import find_target, parse_seeds, seeds_of, select_cells
-    from raysim.studies.reproduce.runner import execute
+    from raysim.studies.study import default_backend, run_study
 
-    target = find_target(name)
-    chosen, wanted = select_cells(target, cells), parse_seeds(seeds, scale, seeds_of(target))
-    runs, failures = plan(target, chosen, wanted, scale=scale, out=out, force=force)
+    table, force, as_json = find_table(name), options["force"], options["as_json"]
+    chosen = select_cells(table, cells)
+    seeds = parse_seeds(options["seeds"], scale, table.paper.seeds)
+    runs, failures = plan(table, chosen, seeds, scale=scale, out=out, force=force)
     if runs:
         say = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
-        check_data(runs)
-        count = jobs or default_jobs()
-        hours = sum(run.minutes for run in runs) / 60
-        every = len(chosen) * len(wanted)
+        check_data(table, runs)
+        backend = default_backend(None, options["jobs"])
         say(
-            f"{name}, scale {scale}: {len(runs)} of {every} runs to do, {count} at once, "
-            f"about {_hours(hours)} of one core"
+            f"{name}, scale {scale}: {len(runs)} of {len(chosen) * len(seeds)} runs to do, "
+            f"{backend.at_once} at once, about {_hours(sum(run.minutes for run in runs) / 60)} of "
+            "one core"
         )
-        failures = [*failures, *execute(runs, jobs=count, say=say, force=force)]
-    _report(target, chosen, scale, out, failures, as_json)
-
-
-def _report(
-    target: Any, chosen: Sequence[Any], scale: Any, out: Path, failures: Any, as_json: bool
-) -> None:
-    from raysim.studies.reproduce.figures import draw_figure
-    from raysim.studies.reproduce.results import read_results, rows_of, stored_scale
-    from raysim.studies.reproduce.summary import reduced_texts
-
-    results = read_results(out, target, scale)
-    addresses = {cell.address for cell in chosen}
-    rows = [row for row in rows_of(target, results) if row.cell in addresses]
-    reduced = reduced_texts(results) if stored_scale(target, scale) == "small" else []
-    folder = out / target.name / stored_scale(target, scale)
-    picture = draw_figure(target, results, folder)
-    if as_json:
-        found = {
-            "name": target.name,
-            "scale": stored_scale(target, scale),
-            "out": str(out),
-            "reduced": reduced,
-            "cells": [row.plain() for row in rows],
-            "failed": [vars(failure) for failure in failures],
-        }
-        click.echo(json.dumps(found))
-    else:
-        _print_rows(target, rows, results, scale, out)
-        for text in reduced:
-            click.echo(f"reduced, not the paper's setting: {text}")
-        click.echo(f"saved in {folder}" + (f", drawn in {picture}" if picture else ""))
-    for failure in failures:
-        click.echo(f"raysim: {failure.cell} seed {failure.seed} failed: {failure.error}", err=True)
-    if failures:
+        failures += run_study(runs, backend=backend, say=say, errors=out, force=force)
+    failed = [{**o.cell.label, "error": o.error} for o in failures if o.error]
+    _show(table, chosen, scale, out, failed, as_json=as_json)
+    for one in failed:
+        click.echo(f"raysim: {one['cell']} seed {one['seed']} failed: {one['error']}", err=True)
+    if failed:
         raise click.exceptions.Exit(1)
 
 
-def _print_rows(target: Any, rows: Sequence[Any], results: Any, scale: Any, out: Path) -> None:
-    from raysim.studies.reproduce.summary import columns_of, row_texts
+def _show(
+    table: Table,
+    chosen: Sequence[TableCell],
+    scale: Scale,
+    out: Path,
+    failed: Sequence[Mapping[str, Any]],
+    *,
+    as_json: bool,
+) -> None:
+    from raysim.studies.reproduce.figures import draw_figure
+    from raysim.studies.reproduce.results import read_results, rows_of, stored_scale
+    from raysim.studies.reproduce.summary import grid, reduced_texts
 
-    header = ["cell", "measured", "seeds", "published", "difference"]
-    if target.kind != "accuracy":
-        print_table(header, [[row.label, *row_texts(row, 3)] for row in rows])
+    results = read_results(out, table, scale)
+    addresses = {cell.address for cell in chosen}
+    rows = [row for row in rows_of(table, results) if row.cell in addresses]
+    stored = stored_scale(table, scale)
+    reduced = reduced_texts(results) if stored == "small" else []
+    folder = out / table.name / stored
+    picture = draw_figure(table, results, folder)
+    if as_json:
+        found = {
+            "name": table.name,
+            "scale": stored,
+            "out": str(out),
+            "reduced": reduced,
+            "cells": [row.plain() for row in rows],
+            "failed": [{**one, "seed": int(one["seed"])} for one in failed],
+        }
+        click.echo(json.dumps(found))
         return
-    columns: dict[str, Any] = columns_of(target, scale, out, results)
-    for name in ("rounds", "MB up / down", "minutes a run"):
-        del columns[name]
-    lines = []
-    for row in rows:
-        own = [result for result in results if result["cell"] == row.cell]
-        lines.append([row.label, *row_texts(row, 2), *(show(own) for show in columns.values())])
-    print_table([*header, *columns], lines)
+    hide = ("rounds", "MB up / down", "minutes a run")
+    print_table(*grid(table, scale, out, results, rows, hide=hide))
+    for text in reduced:
+        click.echo(f"reduced, not the paper's setting: {text}")
+    click.echo(f"saved in {folder}" + (f", drawn in {picture}" if picture else ""))

@@ -56,6 +56,8 @@ class Cell:
     """The file that it makes; None: the result of its run directory."""
     after: Path | None = None
     """The goal of another cell; this one starts once nobody is making it any more."""
+    minutes: float = 0.0
+    """Estimated cost."""
 
     @property
     def title(self) -> str:

@@ -15,21 +15,18 @@ from typing import Any
 import pytest
 
 from raysim.config import bundled
-from raysim.studies.reproduce import recipes
-from raysim.studies.reproduce.published import GROUPS
-from raysim.studies.reproduce.recipes import Target
-from raysim.studies.reproduce.tables import printed_grid
+from raysim.studies.processes import Processes
+from raysim.studies.reproduce.papers import PAPERS, TABLES, Table, read_table
+from raysim.studies.reproduce.plan import plan
+from raysim.studies.study import run_study
 
-TINY = Target(
-    name="rcc-pfl/tiny",
-    title="accuracy on the digits",
-    kind="accuracy",
-    noise="class_independent",
-    datasets=("digits",),
-    methods=("optimum", "rcc_pfl", "single"),
-    groups=(3,),
-)
-PRINTED = "digits optimum 90.0±1.0 91.5±0.5 92.0±0.25"
+RAW = {
+    "title": "accuracy on the digits",
+    "settings": ["data.noise={kind: class_independent, rate: 0.25}"],
+    "columns": "m3",
+    "numbers": "digits optimum 91.5±0.5\ndigits rcc_pfl -\ndigits single -",
+}
+NAME = "rcc-pfl/tiny"
 BASE = """
 base: quickstart
 name: tiny
@@ -63,24 +60,24 @@ class Said:
         return json.loads(self.out.splitlines()[-1])
 
 
-def patch_recipes(patch: pytest.MonkeyPatch, folder: Path, target: Target, text: str) -> None:
-    """Make ``target`` a table that runs the config ``text``; small has two rounds."""
+def put_table(folder: Path, raw: dict[str, Any], text: str, **paper: Any) -> Table:
+    """Make a table that runs the config ``text``; small has two rounds."""
     (folder / "tiny.yaml").write_text(text, encoding="utf-8")
     (folder / "tiny_small.yaml").write_text(SMALL, encoding="utf-8")
-    printed = printed_grid(PRINTED, [f"m{groups}" for groups in GROUPS])
-    patch.setitem(recipes.TARGETS, target.name, replace(target, printed=printed))
-    patch.setitem(recipes.BASES, ("rcc-pfl", "digits", "full"), str(folder / "tiny.yaml"))
-    patch.setitem(recipes.BASES, ("rcc-pfl", "digits", "small"), str(folder / "tiny_small.yaml"))
+    own = replace(PAPERS["rcc-pfl"], configs=str(folder / "tiny{small}.yaml"), **paper)
+    TABLES[NAME] = read_table(own, "tiny", raw)
+    return TABLES[NAME]
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Put the tiny table into the recipes; the function puts a changed one there."""
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Table]:
+    """Put the tiny table among the others; the function puts a changed one there."""
     folder = tmp_path / "configs"
     folder.mkdir()
+    monkeypatch.setitem(TABLES, NAME, None)  # is gone again afterwards
 
-    def put(target: Target = TINY, text: str = BASE) -> None:
-        patch_recipes(monkeypatch, folder, target, text)
+    def put(raw: dict[str, Any] = RAW, text: str = BASE, **paper: Any) -> Table:
+        return put_table(folder, raw, text, **paper)
 
     put()
     return put
@@ -105,18 +102,16 @@ def reproduce(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..
 @pytest.fixture(scope="module")
 def finished(_own_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of the tiny table's results, and optimum's for seed 1 too; read-only."""
-    from raysim.studies.reproduce.plan import plan
-    from raysim.studies.reproduce.runner import execute
-
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        patch_recipes(patch, folder, TINY, BASE)
+        patch.setitem(TABLES, NAME, None)
+        table = put_table(folder, RAW, BASE)
         out = folder / "out"
-        runs, failures = plan(TINY, TINY.cells, [0], scale="full", out=out)
-        again, _ = plan(TINY, TINY.cells[:1], [1], scale="full", out=out)
-        runs += again
+        runs, failures = plan(table, table.cells, [0], scale="full", out=out)
+        again, _ = plan(table, table.cells[:1], [1], scale="full", out=out)
         assert not failures
-        assert not execute(runs, jobs=2, say=lambda text: None)
+        outcomes = run_study([*runs, *again], backend=Processes(2), say=print, errors=out)
+        assert [outcome.error for outcome in outcomes] == [None] * 4
         yield out
 
 
@@ -125,7 +120,7 @@ def result_of() -> Callable[..., dict[str, Any]]:
     """Return a function that reads one result of the tiny table."""
 
     def read(out: Path, method: str, seed: int = 0, scale: str = "full") -> dict[str, Any]:
-        path = out / TINY.name / scale / "digits" / "m3" / method / f"seed{seed}.json"
+        path = out / NAME / scale / "digits" / "m3" / method / f"seed{seed}.json"
         return json.loads(path.read_text(encoding="utf-8"))
 
     return read
@@ -133,21 +128,20 @@ def result_of() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def as_process(tmp_path: Path) -> Callable[..., list[str]]:
-    """Return a function that gives the command line of ``reproduce`` with patched recipes."""
+    """Return a function that gives the command line of ``reproduce`` with a table of its own."""
 
-    def line(target: Target, text: str, *arguments: object) -> list[str]:
+    def line(raw: dict[str, Any], text: str, *arguments: object) -> list[str]:
         folder = tmp_path / "configs"
         folder.mkdir(exist_ok=True)
         (folder / "tiny.yaml").write_text(text, encoding="utf-8")
         script = f"""
             import sys
-            from raysim.config import bundled
-            from raysim.studies.reproduce import recipes
-            from raysim.studies.reproduce.recipes import Target
-            recipes.TARGETS[{target.name!r}] = {target!r}
-            recipes.BASES["rcc-pfl", "digits", "full"] = {str(folder / "tiny.yaml")!r}
+            from dataclasses import replace
+            from raysim.studies.reproduce.papers import PAPERS, TABLES, read_table
+            own = replace(PAPERS["rcc-pfl"], configs={str(folder / "tiny{small}.yaml")!r})
+            TABLES[{NAME!r}] = read_table(own, "tiny", {raw!r})
             from raysim.cli.main import main
-            main(["reproduce", {target.name!r}, *sys.argv[1:]])
+            main(["reproduce", {NAME!r}, *sys.argv[1:]])
         """
         return [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
 

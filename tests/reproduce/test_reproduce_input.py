@@ -9,7 +9,7 @@ import pytest
 
 from raysim.data.datasets import standard
 from raysim.errors import ConfigError, DataError
-from raysim.studies.reproduce.recipes import TARGETS, find_target, parse_seeds, select_cells
+from raysim.studies.reproduce.papers import TABLES, find_table, parse_seeds, select_cells
 
 
 @pytest.mark.parametrize(
@@ -80,23 +80,23 @@ def test_table_vii_without_its_data_names_the_set_that_can_be_fetched(
     ],
 )
 def test_seeds_are_a_count_or_ranges(text, scale, seeds):
-    assert parse_seeds(text, scale) == seeds
+    assert parse_seeds(text, scale, 5) == seeds
 
 
 def test_patterns_choose_cells_in_the_order_of_the_table():
-    target = find_target("rcc-pfl/table2")
+    table = find_table("rcc-pfl/table2")
 
-    found = select_cells(target, "*/rcc_pfl,mnist/m3/*")
+    found = select_cells(table, "*/rcc_pfl,mnist/m3/*")
 
     addresses = [cell.address for cell in found]
     assert len(addresses) == 9 + 3
     assert addresses[:2] == ["mnist/m2/rcc_pfl", "mnist/m3/optimum"]
-    assert select_cells(target, None) == target.cells
+    assert select_cells(table, None) == table.cells
 
 
 def test_a_pattern_is_a_whole_address_not_a_part_of_one():
     with pytest.raises(ConfigError, match="matches no cell"):
-        select_cells(find_target("rcc-pfl/table2"), "rcc_pfl")
+        select_cells(find_table("rcc-pfl/table2"), "rcc_pfl")
 
 
 def test_the_list_names_every_table_with_runs_and_cost(reproduce):
@@ -104,7 +104,7 @@ def test_the_list_names_every_table_with_runs_and_cost(reproduce):
 
     rows = {row["name"]: row for row in plain.json["tables"]}
     assert said.code == plain.code == 0
-    assert rows.keys() == TARGETS.keys()
+    assert rows.keys() == TABLES.keys()
     assert all(name in said.out for name in rows)
     assert rows["rcc-pfl/table2"]["runs"] == {"full": 180, "small": 36}
     assert rows["fb-nll/table9"]["core_hours"]["full"] > 1000  # a ResNet-18 without a GPU

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raysim.studies.reproduce.recipes import Target
-
-ONE = Target("rcc-pfl/tiny", "", "accuracy", "class_independent", ("digits",), ("single",), (2, 3))
+ONE = {"title": "", "columns": "m2 m3", "datasets": "digits", "rows": "single"}
 LONG = """
 base: quickstart
 name: tiny

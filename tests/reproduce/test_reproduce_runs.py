@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import platform
 
@@ -10,11 +9,11 @@ import pytest
 
 from raysim.config import load_config
 from raysim.experiment import Experiment
-from raysim.studies.reproduce import recipes
-from raysim.studies.reproduce.recipes import TARGETS, differences, public_config, run_config
+from raysim.studies.reproduce.configs import differences, public_config, run_config
+from raysim.studies.reproduce.measure import same_groups
+from raysim.studies.reproduce.papers import TABLES
 from raysim.studies.reproduce.results import Row, read_results, rows_of
 from raysim.studies.reproduce.summary import row_texts, write_summary
-from raysim.studies.reproduce.worker import same_groups
 
 NAME = "rcc-pfl/tiny"
 
@@ -75,9 +74,8 @@ def test_optimum_is_reused_where_the_groups_are_identical(finished, result_of, t
 
 
 @pytest.mark.slow
-def test_other_groups_are_trained_in_full(tiny, reproduce, tmp_path, result_of, monkeypatch):
-    two = {"both": ("method.grouping.groups=2",)}  # of three tasks
-    monkeypatch.setitem(recipes.METHOD_SETTINGS["rcc-pfl"], "rcc_pfl", two)
+def test_other_groups_are_trained_in_full(tiny, reproduce, tmp_path, result_of):
+    tiny(rows={"rcc_pfl": {"both": ["method.grouping.groups=2"]}})  # of three tasks
 
     said = reproduce(NAME, "--cells", "*/optimum,*/rcc_pfl", "--seeds", "1", "--json")
 
@@ -96,9 +94,9 @@ def test_groups_are_compared_up_to_their_names():
 
 
 def test_rows_have_mean_sample_sd_and_difference(finished, result_of):
-    target = TARGETS[NAME]
+    table = TABLES[NAME]
 
-    row = rows_of(target, read_results(finished, target, "full"))[0]
+    row = rows_of(table, read_results(finished, table, "full"))[0]
 
     a, b = (result_of(finished, "optimum", seed)["accuracy_percent"] for seed in (0, 1))
     assert row.values == (a, b)
@@ -139,8 +137,8 @@ def test_finished_runs_are_skipped_and_a_changed_config_is_refused(tiny, reprodu
 
 
 def test_a_setting_that_was_added_since_counts_as_its_default(tiny):
-    target = TARGETS[NAME]
-    config = run_config(target, target.cells[0], seed=0, scale="full")
+    table = TABLES[NAME]
+    config = run_config(table, table.cells[0], seed=0, scale="full")
     stored = public_config(config)
     del stored["data"]["fraction"]
 
@@ -150,9 +148,9 @@ def test_a_setting_that_was_added_since_counts_as_its_default(tiny):
 
 
 def test_a_failing_cell_is_reported_and_the_others_go_on(tiny, reproduce, tmp_path, result_of):
-    methods = ("single", "fb_nll", "no_such_method")
+    raw = {"title": "", "datasets": "digits", "columns": "m3"}
     text = "base: quickstart\nname: tiny\ntrain: {rounds: 1}\ndata: {server: {per_class: 0}}\n"
-    tiny(target=dataclasses.replace(TARGETS[NAME], methods=methods), text=text)
+    tiny({**raw, "rows": "single fb_nll no_such_method"}, text)
 
     said = reproduce(NAME, "--seeds", "1", "--json")
 

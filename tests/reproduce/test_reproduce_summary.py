@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.studies.reproduce.recipes import find_target, select_cells
+from raysim.studies.reproduce.papers import PAPERS, find_table, select_cells
 from raysim.studies.reproduce.results import FORMAT, write_result
 from raysim.studies.reproduce.summary import NOTES, paired_differences, write_summary
 
@@ -81,7 +81,7 @@ def test_reduced_settings_are_stated_and_full_ones_are_not(results):
 
 
 def test_paired_differences_are_listed_with_their_mean(results):
-    assert paired_differences(results, "small") == [
+    assert paired_differences(PAPERS["fb-nll"], results, "small") == [
         ("class_independent", "cifar10/m3", 0, 6.0),
         ("class_independent", "cifar10/m3", 1, -1.0),
     ]
@@ -97,9 +97,9 @@ def test_cells_without_result_are_listed(results):
     patterns = missing.partition(": ")[2].replace("`", "")
     assert patterns.startswith("cifar10/m2/*, cifar10/m3/fedcorr, ")
     assert patterns.endswith(", cifar10/m5/*, svhn/*")
-    target = find_target("fb-nll/table9")
-    chosen = {cell.address for cell in select_cells(target, patterns.replace(" ", ""))}
-    assert chosen == {cell.address for cell in target.cells} - {"cifar10/m3/fb_nll"}
+    table = find_table("fb-nll/table9")
+    chosen = {cell.address for cell in select_cells(table, patterns.replace(" ", ""))}
+    assert chosen == {cell.address for cell in table.cells} - {"cifar10/m3/fb_nll"}
 
 
 def test_notes_by_hand_are_kept(results):

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from raysim.studies.reproduce.papers import VALUES, Table
 from raysim.studies.reproduce.results import Result, rows_of
-from raysim.studies.reproduce.tables import VALUE_WORDS, Target
 
 
-def draw_figure(target: Target, results: Sequence[Result], folder: Path) -> Path | None:
+def draw_figure(table: Table, results: Sequence[Result], folder: Path) -> Path | None:
     """Draw the first seed of a figure; return the file, or None where nothing can be drawn."""
-    if "figure" not in target.name or not results or importlib.util.find_spec("matplotlib") is None:
+    if "figure" not in table.name or not results or importlib.util.find_spec("matplotlib") is None:
         return None
     from matplotlib.figure import Figure
 
-    path = folder / f"{target.name.rpartition('/')[2]}.png"
-    if target.kind == "accuracy":
-        _bars(target, results).savefig(path, dpi=150)
+    path = folder / f"{table.name.rpartition('/')[2]}.png"
+    if table.kind == "accuracy":
+        _bars(table, results).savefig(path, dpi=150)
         return path
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
@@ -27,26 +27,26 @@ def draw_figure(target: Target, results: Sequence[Result], folder: Path) -> Path
     for result in results:
         if result["seed"] == first:
             _plot(axes, result)
-    axes.set(xlabel="round" if target.kind == "loss" else "eigenvectors")
-    axes.set(ylabel="test loss" if target.kind == "loss" else "relevance")
+    axes.set(xlabel="round" if table.kind == "loss" else "eigenvectors")
+    axes.set(ylabel="test loss" if table.kind == "loss" else "relevance")
     axes.legend(fontsize="small")
     figure.savefig(path, dpi=150)
     return path
 
 
-def _bars(target: Target, results: Sequence[Result]) -> Any:
+def _bars(table: Table, results: Sequence[Result]) -> Any:
     """Return a figure with a panel per value: the mean over the seeds of every cell that ran."""
     from matplotlib.figure import Figure
 
-    rows = [row for row in rows_of(target, results) if row.mean is not None]
+    rows = [row for row in rows_of(table, results) if row.mean is not None]
     cells = list(dict.fromkeys(row.cell for row in rows))
-    count = len(target.compares)
+    count = len(table.values)
     figure = Figure(figsize=(3 + 4 * count, 1 + 0.25 * len(cells)), layout="constrained")
     panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
-    for axes, value in zip(panels, target.compares, strict=True):
-        own = [row for row in rows if row.what == target.value_name(value)]
+    for axes, value in zip(panels, table.values, strict=True):
+        own = [row for row in rows if row.what == table.value_name(value)]
         axes.barh([row.cell for row in own], [row.mean for row in own])
-        axes.set(xlabel=f"{VALUE_WORDS[value]}, %")
+        axes.set(xlabel=f"{VALUES[value]}, %")
         axes.yaxis.set_inverted(True)  # the first cell on top
     return figure
 

@@ -1,4 +1,4 @@
-"""FedRN's Table 8: what a round costs, by its formulas and counted in runs on the digits.
+"""FedRN's Table 8: what a round costs, counted in runs on the digits.
 
 Messages in models per client (M), work in passes over a client's samples (F forward, B backward).
 """
@@ -12,8 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-EPOCHS, NEIGHBOURS, VIEWS = 5, 2, 2
-"""e, k, and m of DivideMix."""
+from raysim.data.datasets import Dataset
+
+EPOCHS, NEIGHBOURS = 5, 2
 SETTING: dict[str, Any] = {
     "seed": 0,
     "data": {
@@ -29,6 +30,7 @@ SETTING: dict[str, Any] = {
     "evaluate": {"every": 100},
 }
 """A run of three rounds; the second one is counted: nothing is evaluated in it."""
+SETTINGS = {"fedrn/table8": SETTING}
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "single"},
     "co_teaching": {"name": "co_teaching", "ramp_rounds": 0},
@@ -40,38 +42,18 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def printed_costs(
-    epochs: int = EPOCHS, neighbours: int = NEIGHBOURS, views: int = VIEWS
-) -> dict[str, float]:
-    """Return Table 8 for numbers of local epochs e, neighbours k and views m.
-
-    SELFIE's forward passes are those of its total cost; its own column prints e.
-    """
-    e, k, m = epochs, neighbours, views
-    table = {
-        "fedavg": (1, 1, e, e),
-        "co_teaching": (2, 2, 2 * e, 2 * e),
-        "joint_optimization": (1, 1, e, e),
-        "selfie": (1, 1, 2 * e, e),
-        "dividemix": (2, 2, (4 * m + 2) * e, 2 * e),
-        "rfl": (1, 1, e, e),
-        "fedrn": (k + 1, 1, e + 2 * k + 1, k + e),
-    }
-    columns = ("down M", "up M", "F", "B")
-    return {
-        f"{row} {column}": float(number)
-        for row, numbers in table.items()
-        for column, number in zip(columns, numbers, strict=True)
-    }
-
-
-def measure(seed: int) -> dict[str, float]:
-    """Return what a round of every method cost, in the units of ``printed_costs``."""
-    return {
+def measure(name: str, seed: int) -> dict[str, Any]:
+    """Return as ``values`` what a round of every method cost."""
+    costs = {
         f"{row} {what}": round(cost, 4)
         for row, method in METHODS.items()
         for what, cost in measured_costs(method, seed).items()
     }
+    return {"values": costs}
+
+
+def datasets_of(name: str) -> list[Dataset]:
+    return []  # digits need no file
 
 
 def measured_costs(method: Mapping[str, Any], seed: int) -> dict[str, float]:

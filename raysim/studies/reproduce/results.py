@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from raysim.errors import OutputError
-from raysim.studies.reproduce.published import Published
-from raysim.studies.reproduce.recipes import Scale
-from raysim.studies.reproduce.tables import Target, Value
+from raysim.storage.files import json_text, write_whole
+from raysim.studies.reproduce.papers import Published, Scale, Table
 
 FORMAT = 1
 Result = dict[str, Any]
@@ -72,28 +70,19 @@ class Row:
         }
 
 
-def stored_scale(target: Target, scale: Scale) -> Scale:
+def stored_scale(table: Table, scale: Scale) -> Scale:
     """Return the scale under which results are kept: similarities have nothing to reduce."""
-    return scale if target.trains else "full"
+    return scale if table.trains else "full"
 
 
-def result_path(out: Path, target: Target, scale: Scale, cell: str, seed: int) -> Path:
-    return out / target.name / stored_scale(target, scale) / cell / f"seed{seed}.json"
+def result_path(out: Path, table: Table, scale: Scale, cell: str, seed: int) -> Path:
+    return out / table.name / stored_scale(table, scale) / cell / f"seed{seed}.json"
 
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
     """Write a result completely or not at all: one line per entry, for readable diffs."""
-    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in result.items()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write("{\n" + ",\n".join(lines) + "\n}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    lines = [f" {json.dumps(key)}: {json_text(value)}" for key, value in result.items()]
+    write_whole(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def read_result(path: Path) -> Result:
@@ -110,32 +99,41 @@ def read_result(path: Path) -> Result:
     return result
 
 
-def read_results(out: Path, target: Target, scale: Scale) -> list[Result]:
+def read_results(out: Path, table: Table, scale: Scale) -> list[Result]:
     """Return every result of a table at one scale, in the order of its cells and seeds."""
-    folder = out / target.name / stored_scale(target, scale)
-    order = {cell.address: i for i, cell in enumerate(target.cells)}
+    folder = out / table.name / stored_scale(table, scale)
+    order = {cell.address: i for i, cell in enumerate(table.cells)}
     stored = (read_result(path) for path in folder.rglob("seed*.json"))
     known = [result for result in stored if result["cell"] in order]
     return sorted(known, key=lambda result: (order[result["cell"]], result["seed"]))
 
 
-def rows_of(target: Target, results: Sequence[Result]) -> list[Row]:
+def rows_of(table: Table, results: Sequence[Result]) -> list[Row]:
     """Return the rows of a table, those not run included."""
     rows = []
-    for cell in (cell.address for cell in target.cells):
-        own = [result for result in results if result["cell"] == cell]
-        if target.kind == "accuracy":
-            for value in target.compares:
-                what = target.value_name(value)
-                numbers = {r["seed"]: x for r in own if (x := value_of(r, value)) is not None}
-                printed = target.printed.get(f"{cell} {what}".strip())
-                rows.append(Row(cell, what, tuple(numbers), tuple(numbers.values()), printed))
-        else:
-            rows += _value_rows(target, cell, own)
+    for cell in table.cells:
+        values = {r["seed"]: _values(table, r) for r in results if r["cell"] == cell.address}
+        printed = table.published(cell)
+        measured = dict.fromkeys(name for own in values.values() for name in own)
+        expected = map(table.value_name, table.values) if table.kind == "accuracy" else printed
+        for name in dict.fromkeys([*expected, *measured]) or [""]:
+            numbers = {s: x for s, own in values.items() if (x := own.get(name)) is not None}
+            seeds, known = tuple(numbers), tuple(numbers.values())
+            rows.append(Row(cell.address, name, seeds, known, printed.get(name)))
     return rows
 
 
-def value_of(result: Result, value: Value) -> float | None:
+def _values(table: Table, result: Result) -> dict[str, float | None]:
+    """Return the numbers of a result by name: compared, measured, or a task's last test loss."""
+    if "values" in result:
+        return dict(result["values"])
+    if table.kind == "loss":
+        losses = result["series"]["test_loss_by_task"][-1]
+        return {f"task {i + 1}": loss for i, loss in enumerate(losses)}
+    return {table.value_name(value): value_of(result, value) for value in table.values}
+
+
+def value_of(result: Result, value: str) -> float | None:
     """Return a number of a result in per cent; None where the run did not record it."""
     if value == "last":
         return float(result["accuracy_percent"])
@@ -144,18 +142,3 @@ def value_of(result: Result, value: Value) -> float | None:
     else:
         share = result.get({"last10": "accuracy_last10", "top5": "top5"}[value])
     return None if share is None else 100 * share
-
-
-def _value_rows(target: Target, cell: str, results: Sequence[Result]) -> list[Row]:
-    """Return one row per value of a cell: measured, printed, or a task's last test loss."""
-    printed = {} if target.trains else target.printed
-    values: dict[int, dict[str, float]] = {}
-    for result in results:
-        losses = () if "values" in result else result["series"]["test_loss_by_task"][-1]
-        by_task = {f"task {i + 1}": loss for i, loss in enumerate(losses)}
-        values[result["seed"]] = result.get("values", by_task)
-    rows = []
-    for key in dict.fromkeys([*printed, *(key for own in values.values() for key in own)]):
-        numbers = {seed: own[key] for seed, own in values.items() if key in own}
-        rows.append(Row(cell, key, tuple(numbers), tuple(numbers.values()), printed.get(key)))
-    return rows or [Row(cell, "", (), (), None)]

@@ -6,24 +6,20 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from raysim.errors import OutputError
-from raysim.studies.reproduce.recipes import SCALES, TARGETS, Scale
+from raysim.studies.reproduce.papers import PAPERS, SCALES, TABLES, VALUES, Paper, Scale, Table
 from raysim.studies.reproduce.results import Result, Row, read_results, rows_of
-from raysim.studies.reproduce.tables import VALUE_WORDS, Target
 
 NOTES = "NOTES.md"
 """A file beside the results that is put into the summary as it is: explanations by hand."""
-CLEAN = "fb-nll/table8"
-PAIRS = {f"fb-nll/table{a}": f"fb-nll/table{b}" for a, b in ((9, 4), (10, 5), (11, 6))}
-"""Tables with FB-NLL and, for the same noise, with FB-NLL(-)."""
 
 
 def write_summary(out: Path) -> str:
     """Return the Markdown text for a directory of results."""
     found = {
         (name, scale): results
-        for name, target in TARGETS.items()
+        for name, table in TABLES.items()
         for scale in SCALES
-        if (results := read_results(out, target, scale)) and results[0]["scale"] == scale
+        if (results := read_results(out, table, scale)) and results[0]["scale"] == scale
     }
     if not found:
         raise OutputError(
@@ -32,8 +28,8 @@ def write_summary(out: Path) -> str:
     parts = [_head(found)]
     if (out / NOTES).is_file():
         parts.append((out / NOTES).read_text(encoding="utf-8").strip())
-    parts += [_table(TARGETS[name], scale, rs, out) for (name, scale), rs in found.items()]
-    parts += [_paired(out, scale) for scale in SCALES]
+    parts += [_table(TABLES[name], scale, rs, out) for (name, scale), rs in found.items()]
+    parts += [_paired(paper, out, scale) for paper in PAPERS.values() for scale in SCALES]
     parts.append(_not_run(found))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -61,29 +57,45 @@ def _head(found: dict[tuple[str, Scale], list[Result]]) -> str:
     )
 
 
-def _table(target: Target, scale: Scale, results: Sequence[Result], out: Path) -> str:
-    lines = [f"## {target.name}, scale {scale}: {target.title}", ""]
-    lines += _statements(target, scale, results)
-    is_accuracy = target.kind == "accuracy"
-    columns = columns_of(target, scale, out, results) if is_accuracy else {}
-    rows = []
-    for row in rows_of(target, results):
-        if row.values:
-            own = [result for result in results if result["cell"] == row.cell]
-            numbers = row_texts(row, 2 if is_accuracy else 3)
-            rows.append([row.label, *numbers, *(show(own) for show in columns.values())])
-    header = ["cell", "measured", "seeds", "published", "difference", *columns]
-    return "\n".join(lines + _markdown(header, rows))
+def _table(table: Table, scale: Scale, results: Sequence[Result], out: Path) -> str:
+    lines = [
+        f"## {table.name}, scale {scale}: {table.title}",
+        "",
+        *_statements(table, scale, results),
+    ]
+    rows = [row for row in rows_of(table, results) if row.values]
+    return "\n".join(lines + _markdown(*grid(table, scale, out, results, rows)))
 
 
-def _statements(target: Target, scale: Scale, results: Sequence[Result]) -> list[str]:
+def grid(
+    table: Table,
+    scale: Scale,
+    out: Path,
+    results: Sequence[Result],
+    rows: Sequence[Row],
+    *,
+    hide: Sequence[str] = (),
+) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the lines of a table; ``hide`` names columns to leave out."""
+    is_accuracy = table.kind == "accuracy"
+    every = columns_of(table, scale, out, results) if is_accuracy else {}
+    columns = {name: show for name, show in every.items() if name not in hide}
+    lines = []
+    for row in rows:
+        own = [result for result in results if result["cell"] == row.cell]
+        numbers = row_texts(row, 2 if is_accuracy else 3)
+        lines.append([row.label, *numbers, *(show(own) for show in columns.values())])
+    return ["cell", "measured", "seeds", "published", "difference", *columns], lines
+
+
+def _statements(table: Table, scale: Scale, results: Sequence[Result]) -> list[str]:
     """Say what is reduced and what deviates, once for every different set of settings."""
     lines = []
     if scale == "small":
         lines += ["**Not the paper's setting.** Reduced:", ""]
         lines += [f"- {text}" for text in reduced_texts(results)] + [""]
-    if target.kind == "accuracy" and target.compares != ("last",):
-        lines += [f"Compared: {'; '.join(VALUE_WORDS[v] for v in target.compares)}.", ""]
+    if table.kind == "accuracy" and list(table.values) != ["last"]:
+        lines += [f"Compared: {'; '.join(VALUES[v] for v in table.values)}.", ""]
     deviations = sorted({text for result in results for text in result["deviations"]})
     if deviations:
         lines += ["Deviations:", "", *(f"- {text}" for text in deviations), ""]
@@ -91,15 +103,17 @@ def _statements(target: Target, scale: Scale, results: Sequence[Result]) -> list
 
 
 def columns_of(
-    target: Target, scale: Scale, out: Path, results: Sequence[Result]
+    table: Table, scale: Scale, out: Path, results: Sequence[Result]
 ) -> dict[str, Column]:
     """Return what is shown beside the accuracies of a table."""
-    columns = dict(_COLUMNS)
-    if target.paper == "fb-nll" and target.name != CLEAN:
-        columns["clean labels"] = clean_column(target, scale, out)
-    if target.columns:  # one model for all: there are no groups to find
-        del columns["ARI"]
-        columns |= {n: show for n, show in _JUDGED.items() if any(show([r]) for r in results)}
+    columns = {
+        name: show
+        for name, show in _COLUMNS.items()
+        if name not in _JUDGED
+        or (name.partition(":")[0] in table.paper.shows and any(show([r]) for r in results))
+    }
+    if table.paper.clean and not table.name.endswith(f"/{table.paper.clean}"):
+        columns["clean labels"] = clean_column(table.paper, scale, out)
     return columns
 
 
@@ -163,19 +177,6 @@ def _minutes_text(results: Sequence[Result]) -> str:
     return "" if minutes is None else f"{minutes:.1f}{again}"
 
 
-Column = Callable[[Sequence[Result]], str]
-_COLUMNS: dict[str, Column] = {
-    "ARI": _ari_text,
-    "noise %": _noise_text,
-    "rounds": lambda results: ", ".join(str(n) for n in sorted({r["rounds"] for r in results})),
-    "MB up / down": lambda results: " / ".join(
-        f"{(_mean(result['bytes'][way] for result in results) or 0) / 1e6:.1f}"
-        for way in ("up", "down")
-    ),
-    "minutes a run": _minutes_text,
-}
-
-
 def _shares(name: str) -> Column:
     """Return the column with precision and recall, in per cent, of what is stored as ``name``."""
 
@@ -189,48 +190,60 @@ def _shares(name: str) -> Column:
     return show
 
 
-_JUDGED: dict[str, Column] = {
+Column = Callable[[Sequence[Result]], str]
+_COLUMNS: dict[str, Column] = {
+    "ARI": _ari_text,
+    "noise %": _noise_text,
+    "rounds": lambda results: ", ".join(str(n) for n in sorted({r["rounds"] for r in results})),
+    "MB up / down": lambda results: " / ".join(
+        f"{(_mean(result['bytes'][way] for result in results) or 0) / 1e6:.1f}"
+        for way in ("up", "down")
+    ),
+    "minutes a run": _minutes_text,
     "labels kept: precision / recall %": _shares("selection_last10"),
     "noisy clients: precision / recall %": _shares("noisy_clients"),
 }
-"""Label precision and recall over the last ten rounds; clients taken for noisy, at the end."""
+_JUDGED = ("ARI", *list(_COLUMNS)[-2:])
+"""Columns of the papers that show them, where a result has them: agreement of the groups; label
+precision and recall over the last ten rounds; clients taken for noisy, at the end."""
 
 
-def clean_column(target: Target, scale: Scale, out: Path) -> Column:
+def clean_column(paper: Paper, scale: Scale, out: Path) -> Column:
     """Return the column with the accuracy that the same setting reaches with clean labels."""
-    results = read_results(out, TARGETS[CLEAN], scale)
-    clean = {row.cell: row for row in rows_of(TARGETS[CLEAN], results)}
+    table = TABLES[f"{paper.name}/{paper.clean}"]
+    clean = {row.cell: row for row in rows_of(table, read_results(out, table, scale))}
 
     def show(results: Sequence[Result]) -> str:
         if not results:
             return ""
         place = results[0]["cell"].rpartition("/")[0]
-        row = clean.get(f"{place}/fb_nll_minus")
+        row = clean.get(f"{place}/{table.rows[0]}")
         return "" if row is None or row.mean is None else f"{row.mean:.2f}"
 
     return show
 
 
-def paired_differences(out: Path, scale: Scale) -> list[tuple[str, str, int, float]]:
+def paired_differences(paper: Paper, out: Path, scale: Scale) -> list[tuple[str, str, int, float]]:
     """Return (noise, dataset/m, seed, FB-NLL minus FB-NLL(-)) wherever both were run."""
     found = []
-    for name, base in PAIRS.items():
+    for noise, pair in paper.pairs.items():
         with_it, without = (
             {
                 (r["cell"].rpartition("/")[0], r["seed"]): r["accuracy_percent"]
-                for r in read_results(out, TARGETS[n], scale)
+                for r in read_results(out, TABLES[f"{paper.name}/{table}"], scale)
                 if r["cell"].endswith(f"/{method}")
             }
-            for n, method in ((name, "fb_nll"), (base, "fb_nll_minus"))
+            for table, method in zip(pair, ("fb_nll", "fb_nll_minus"), strict=True)
         )
-        for place, seed in sorted(with_it.keys() & without.keys()):
-            gain = with_it[place, seed] - without[place, seed]
-            found.append((TARGETS[name].noise, place, seed, gain))
+        found += [
+            (noise, *place, with_it[place] - without[place])
+            for place in sorted(with_it.keys() & without.keys())
+        ]
     return found
 
 
-def _paired(out: Path, scale: Scale) -> str:
-    pairs = paired_differences(out, scale)
+def _paired(paper: Paper, out: Path, scale: Scale) -> str:
+    pairs = paired_differences(paper, out, scale)
     if not pairs:
         return ""
     mean = sum(pair[3] for pair in pairs) / len(pairs)
@@ -249,22 +262,22 @@ def _paired(out: Path, scale: Scale) -> str:
 def _not_run(found: dict[tuple[str, Scale], list[Result]]) -> str:
     """List every cell of the papers that has no result at any scale, or only a reduced one."""
     lines = ["## Not run", ""]
-    for name, target in TARGETS.items():
+    for name, table in TABLES.items():
         done: dict[Scale, set[str]] = {
             scale: {r["cell"] for r in found.get((name, scale), [])} for scale in SCALES
         }
-        reduced = [c.address for c in target.cells if c.address in done["small"] - done["full"]]
-        missing = [c.address for c in target.cells if c.address not in done["small"] | done["full"]]
+        reduced = [c.address for c in table.cells if c.address in done["small"] - done["full"]]
+        missing = [c.address for c in table.cells if c.address not in done["small"] | done["full"]]
         if reduced:
-            lines.append(f"- {name}, only at scale small: {_cells(target, reduced)}")
+            lines.append(f"- {name}, only at scale small: {_cells(table, reduced)}")
         if missing:
-            lines.append(f"- {name}, not at all: {_cells(target, missing)}")
+            lines.append(f"- {name}, not at all: {_cells(table, missing)}")
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
-def _cells(target: Target, addresses: Sequence[str]) -> str:
+def _cells(table: Table, addresses: Sequence[str]) -> str:
     """Name cells of a table as ``--cells`` takes them, whole parts of it by one pattern."""
-    others = {cell.address for cell in target.cells} - set(addresses)
+    others = {cell.address for cell in table.cells} - set(addresses)
     if not others:
         return f"all {len(addresses)} cells"
     patterns = []

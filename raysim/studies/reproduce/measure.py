@@ -2,69 +2,57 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from raysim import __version__
 from raysim.config import RunConfig, load_config
 from raysim.runs.record import RoundRecord, newest
-from raysim.studies.reproduce.recipes import config_digest, differences, public_config
+from raysim.studies.reproduce import passes, similarity
+from raysim.studies.reproduce.configs import config_digest, differences, public_config
 from raysim.studies.reproduce.results import FORMAT, Result, read_result, write_result
 from raysim.studies.study import Tell, tell_rounds
 
 DIGITS = 5
+MEASURED: dict[str, Any] = {"similarity": similarity, "costs": passes}
+"""Kinds of tables that are no training runs, and what measures them."""
 
 
-def write(job: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-    """Measure and write the result of a job; return what is told of it."""
+def measure(told: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Measure and write the result of one run; return what is told of it."""
     started = time.perf_counter()
-    result = measured(job, tell)
+    result = {"format": FORMAT, **told["head"], "raysim": __version__, "machine": machine_class()}
+    if told["kind"] in MEASURED:
+        measured = MEASURED[told["kind"]].measure(result["name"], result["seed"])
+        result |= {**measured, "seconds": {}}
+    else:
+        config = load_config(told["config"])
+        result |= _reused(told, config, tell) or _trained(told, config, tell)
     result["seconds"].setdefault("total", round(time.perf_counter() - started, 3))
-    write_result(Path(job["goal"]), result)
-    if "accuracy" not in result:
+    write_result(Path(told["goal"]), result)
+    if "values" in result:
         return {"values": len(result["values"])}
-    reused = "reused_from" in result
-    return {
-        "accuracy": result["accuracy"],
-        "remark": ", optimum's training reused" if reused else "",
-    }
-
-
-def measured(job: Mapping[str, Any], tell: Tell) -> Result:
-    head = {"format": FORMAT, **job["head"], "raysim": __version__, "machine": machine_class()}
-    if job["kind"] == "similarity":
-        from raysim.studies.reproduce import similarity
-
-        return {**head, **similarity.measure(head["name"], head["seed"]), "seconds": {}}
-    if job["kind"] == "costs":
-        from raysim.studies.reproduce import passes
-
-        return {**head, "values": passes.measure(head["seed"]), "seconds": {}}
-    config = load_config(job["config"])
-    reused = _reused(job, config, tell) if job["optimum"] else None
-    return {**head, **(reused or _trained(job, config, Path(job["run_dir"]), tell))}
+    remark = ", optimum's training reused" if "reused_from" in result else ""
+    return {"accuracy": result["accuracy"], "remark": remark}
 
 
 # ---- training ------------------------------------------------------------------------------
 
 
-def _trained(job: Mapping[str, Any], config: RunConfig, folder: Path, tell: Tell) -> Result:
+def _trained(told: Mapping[str, Any], config: RunConfig, tell: Tell) -> Result:
     from raysim.experiment import Experiment
 
-    text = str(folder).replace("{", "{{").replace("}", "}}")
-    overrides = ["runtime.kind=local", f"output={json.dumps(text)}"]
-    experiment = Experiment(load_config(public_config(config), overrides))
-    resume = experiment.folder.is_started and not job["force"]
-    run = experiment.run(force=job["force"], resume=resume, listeners=[tell_rounds(tell)])
-    records = experiment.folder.records()
+    experiment = Experiment(config)
+    resume = experiment.folder.is_started and not told["force"]
+    run = experiment.run(force=told["force"], resume=resume, listeners=[tell_rounds(tell)])
     environment = experiment.folder.read("environment.json")
     return {
-        **_scores(run.summary, records),
+        **_scores(run.summary, experiment.folder.records()),
         "config": public_config(config),
         "config_digest": config_digest(config),
         "data": environment["data"],
@@ -129,19 +117,18 @@ def _rounded(values: Sequence[float | None]) -> list[Any]:
 # ---- optimum's training, where the groups are the same ---------------------------------------
 
 
-def _reused(job: Mapping[str, Any], config: RunConfig, tell: Tell) -> Result | None:
+def _reused(told: Mapping[str, Any], config: RunConfig, tell: Tell) -> Result | None:
     """Return optimum's result as this method's own if the groups are identical, else None.
 
     Then training is bit-identical too: all groups start from the same weights, and random streams
     are keyed by client and round, not by group.
     """
-    path = Path(job["optimum"]["path"])
-    optimum = read_result(path) if path.is_file() else None
-    if optimum is None or differences(load_config(job["optimum"]["config"]), optimum["config"]):
+    path = Path(told["optimum"]["path"]) if told["optimum"] else None
+    optimum = read_result(path) if path is not None and path.is_file() else None
+    if optimum is None or differences(load_config(told["optimum"]["config"]), optimum["config"]):
         return None
-    short = load_config(public_config(config), ["train.rounds=1"])
-    folder = Path(job["run_dir"])
-    probe = _trained(job, short, folder.with_name(f"{folder.name}-groups"), tell)
+    short = replace(config.train, rounds=1)
+    probe = _trained(told, replace(config, train=short, output=f"{config.output}-groups"), tell)
     if not same_groups(probe["groups"], optimum["groups"]):
         return None
     messages = {  # optimum's, and those by which the groups were found
