@@ -70,8 +70,7 @@ def _execute(
     config = todo[0].run_config
     backend = default_backend(config, options["jobs"])
     how = (
-        f"{min(backend.at_once, len(todo))} at once, each in a process of its own "
-        "(runtime.kind=local; --jobs 1 uses the config's)"
+        f"{min(backend.at_once, len(todo))} at once, {backend.how}"
         if backend.local
         else f"one after another, runtime.kind={config.runtime.kind}"
     )

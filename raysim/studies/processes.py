@@ -50,6 +50,8 @@ class _Live:
 class Processes:
     """Runs ``at_once`` cells at the same time; one alone uses the runtime of its config."""
 
+    how = "each in a process of its own (runtime.kind=local; --jobs 1 uses the config's)"
+
     def __init__(self, at_once: int) -> None:
         self.at_once, self.local = at_once, at_once > 1
         self._live: list[_Live] = []

@@ -8,6 +8,7 @@ anything with the members of ``Backend``; ``default_backend`` picks it. It gets 
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import signal
 import time
@@ -29,6 +30,7 @@ from raysim.config import (
 )
 from raysim.errors import ConfigError, DataError, Interrupted, OutputError, RaysimError
 from raysim.runs.folder import RunFolder
+from raysim.settings import RuntimeSettings
 
 MOST_SEEDS = 1000
 """Of one command."""
@@ -90,7 +92,7 @@ class Cell:
             told["config"] = dump_config(self.config)
             told["resume"] = self.folder.is_started and not force
             if local:
-                told["config"]["runtime"]["kind"] = "local"
+                told["config"]["runtime"] |= {"kind": "local", "address": None}
         return told
 
 
@@ -106,10 +108,14 @@ class Outcome:
 class Backend(Protocol):
     """Where cells are run. Nothing here is a type of raysim: values are plain, keys are text."""
 
-    at_once: int
-    """How many cells run at the same time."""
     local: bool
     """Every run keeps its clients in one process; False: the runtime of its config."""
+    how: str
+    """Where a cell runs where all its clients are in one process, for people."""
+
+    @property
+    def at_once(self) -> int:
+        """How many cells may run at the same time."""
 
     def start(self, key: str, told: Mapping[str, Any]) -> None:
         """Begin ``perform(told, tell)`` somewhere else."""
@@ -129,12 +135,21 @@ class Backend(Protocol):
 
 
 def default_backend(config: RunConfig | None, jobs: int | None) -> Backend:
-    """Return the back end for runs like ``config``: processes of this machine."""
+    """Return the back end for runs like ``config``.
+
+    Tasks of the cluster that its runtime or ``RAY_ADDRESS`` names, else processes of this machine.
+    """
     from raysim.studies.processes import Processes, default_jobs
 
-    runtime = config.runtime if config is not None else None
-    elsewhere = runtime is not None and (runtime.address is not None or runtime.per_actor.gpus > 0)
-    return Processes(jobs or (1 if elsewhere else default_jobs()))
+    runtime = config.runtime if config is not None else RuntimeSettings()
+    if runtime.kind != "local" and (runtime.address or os.environ.get("RAY_ADDRESS")):
+        from raysim.runtime.ray.connection import find_cluster
+        from raysim.runtime.ray.study_tasks import RayTasks
+
+        if find_cluster(runtime.address)[1] is not None:
+            output = config.run_dir() if config is not None else Path.cwd()
+            return RayTasks(perform, runtime, jobs, output=str(output))
+    return Processes(jobs or (1 if runtime.per_actor.gpus else default_jobs()))
 
 
 def file_name(text: str) -> str:

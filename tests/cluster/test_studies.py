@@ -1,0 +1,82 @@
+"""Studies on a cluster: all nodes work, a killed worker is replaced, the bits stay."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+NODES = [{"num_cpus": 0}, {"num_cpus": 1}, {"num_cpus": 1}]
+
+STUDY = """
+import threading, time
+from pathlib import Path
+import psutil
+from raysim.cli.main import main
+
+LONG = ["train.rounds=40", "train.epochs=10"]
+os.chdir(HOME)
+ran, killed, seen = {}, [], threading.Event()
+
+
+def watch():
+    # Tasks carry their names as process titles; the parent of a worker is its raylet.
+    while not seen.wait(0.05):
+        for process in psutil.process_iter(["cmdline", "ppid"]):
+            title = " ".join(process.info["cmdline"] or []).strip()
+            if not title.startswith("ray::raysim "):
+                continue
+            ran.setdefault(title, {})[process.pid] = process.info["ppid"]
+            records = Path(f"{HOME}/runs/study/single/seed1/rounds.jsonl")
+            rounds = records.read_bytes().count(b"\\n") if records.exists() else 0
+            if title == "ray::raysim single seed 1" and not killed and rounds > 3:
+                killed.append(rounds)
+                process.kill()
+
+
+def compare(*more):
+    line = ["compare", "quickstart", "name=study", *LONG, "--seeds", "0-1", "--json", *more]
+    try:
+        main([*line, "--methods", "single,fb_nll"])
+    except SystemExit as left:
+        return left.code
+
+
+def digests():
+    found = sorted(Path(f"{HOME}/runs/study").rglob("result.json"))
+    return {str(f.parent.relative_to(HOME)): json.loads(f.read_text())["digest"] for f in found}
+
+
+threading.Thread(target=watch, daemon=True).start()
+code = compare(f"runtime.address={cluster.address}")
+seen.set()
+on_cluster = digests()
+saved = [load_config(f"{HOME}/{run}/config.yaml").runtime.kind for run in on_cluster]
+here = compare("runtime.kind=local", "--force", "--jobs", "2")
+processes = {title: len(found) for title, found in ran.items()}
+raylets = {raylet for found in ran.values() for raylet in found.values()}
+tell(code=code, here=here, killed=killed, processes=processes, raylets=len(raylets),
+     on_cluster=on_cluster, in_processes=digests(), saved=saved)
+"""
+
+
+@pytest.fixture(scope="module")
+def study(in_cluster):
+    return in_cluster(NODES, STUDY, timeout=400)
+
+
+def test_compare_uses_all_nodes_and_has_the_bits_of_processes_here(study):
+    assert (study["code"], study["here"]) == (0, 0)  # with a worker killed on the way
+    assert study["raylets"] == 2
+    assert len(study["on_cluster"]) == 4
+    assert study["on_cluster"] == study["in_processes"]
+    assert set(study["saved"]) == {"local"}  # one task a run, no actors
+
+
+def test_a_killed_worker_is_replaced(study):
+    assert len(study["killed"]) == 1
+    assert study["processes"] == {
+        "ray::raysim single seed 0": 1,
+        "ray::raysim single seed 1": 2,
+        "ray::raysim fb_nll seed 0": 1,
+        "ray::raysim fb_nll seed 1": 1,
+    }
