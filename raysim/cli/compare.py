@@ -28,7 +28,8 @@ def command(config: str, words: tuple[str, ...], **options: Any) -> None:
     With one seed all methods get the same data, partition, wrong labels and initial weights;
     differences to the first method are taken seed by seed. Every run is a process of its own and
     leaves an ordinary run directory. As many go at once as CPUs and memory allow, without Ray;
-    --jobs 1 uses the config's runtime. One that fails does not stop the others; the exit code is 1.
+    --jobs 1 uses the config's runtime. With runtime.address (or RAY_ADDRESS) every run is a task of
+    that Ray cluster. One that fails does not stop the others; the exit code is 1.
 
     \b
     raysim compare quickstart --methods fb_nll,fb_nll_minus,single --seeds 0-4

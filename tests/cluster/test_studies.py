@@ -33,12 +33,22 @@ def watch():
                 process.kill()
 
 
-def compare(*more):
-    line = ["compare", "quickstart", "name=study", *LONG, "--seeds", "0-1", "--json", *more]
+def raysim(*line):
     try:
-        main([*line, "--methods", "single,fb_nll"])
+        main(list(line))
     except SystemExit as left:
         return left.code
+
+
+def compare(*more):
+    runs = ["--methods", "single,fb_nll", "--seeds", "0-1", "--json"]
+    return raysim("compare", "quickstart", "name=study", *LONG, *runs, *more)
+
+
+def reproduce(folder):
+    code = raysim("reproduce", "fedrn/table8", "--seeds", "0-1", "--out", folder)
+    files = sorted(Path(folder).rglob("seed*.json"))
+    return [code, [json.loads(file.read_text())["values"] for file in files]]
 
 
 def digests():
@@ -48,14 +58,18 @@ def digests():
 
 threading.Thread(target=watch, daemon=True).start()
 code = compare(f"runtime.address={cluster.address}")
+os.environ["RAY_ADDRESS"] = cluster.address
+tables = [reproduce("far")]
 seen.set()
+del os.environ["RAY_ADDRESS"]
+tables.append(reproduce("near"))
 on_cluster = digests()
 saved = [load_config(f"{HOME}/{run}/config.yaml").runtime.kind for run in on_cluster]
 here = compare("runtime.kind=local", "--force", "--jobs", "2")
 processes = {title: len(found) for title, found in ran.items()}
 raylets = {raylet for found in ran.values() for raylet in found.values()}
 tell(code=code, here=here, killed=killed, processes=processes, raylets=len(raylets),
-     on_cluster=on_cluster, in_processes=digests(), saved=saved)
+     tables=tables, on_cluster=on_cluster, in_processes=digests(), saved=saved)
 """
 
 
@@ -79,4 +93,13 @@ def test_a_killed_worker_is_replaced(study):
         "ray::raysim single seed 1": 2,
         "ray::raysim fb_nll seed 0": 1,
         "ray::raysim fb_nll seed 1": 1,
+        **{f"ray::raysim costs seed {seed}": 1 for seed in (0, 1)},
     }
+
+
+def test_reproduce_uses_the_cluster_that_ray_names(study):
+    far, near = study["tables"]
+
+    assert far == near
+    assert far[0] == 0
+    assert len(far[1]) == 2
