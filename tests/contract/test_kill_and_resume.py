@@ -88,13 +88,6 @@ def test_a_killed_actor_does_not_change_the_bits(run_tiny, alone, ray_session, t
     check_kill(run_tiny, alone, tmp_path, method)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
-@pytest.mark.parametrize("method", LONG)
-def test_a_killed_actor_does_not_change_any_method(run_tiny, alone, kept_actors, tmp_path, method):
-    check_kill(run_tiny, alone, tmp_path, method)
-
-
 @pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
 def test_resume_from_any_round_gives_the_same_bits(run_tiny, alone, stop):
     check_resume(run_tiny, alone, "fb_nll", stop)
@@ -164,3 +157,11 @@ def test_a_killed_parameter_server_does_not_change_the_bits(run_tiny, ray_sessio
 
     assert broken.summary["restarts"] == 1
     assert broken.summary["digest"] == unbroken.summary["digest"]
+
+
+# The last of the module: the actors it keeps would serve the tests that follow.
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("method", LONG)
+def test_a_killed_actor_does_not_change_any_method(run_tiny, alone, kept_actors, tmp_path, method):
+    check_kill(run_tiny, alone, tmp_path, method)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -43,6 +44,7 @@ def run(options: Options) -> Report:
     workloads = [quick(w) if options.quick else w for w in chosen]
     say("bare Ray: two torch actors, empty calls")
     trips, bare_bytes = bare_ray(options)
+    _prepare(workloads)
     for workload in workloads:
         _measure(workload, options, report)
     trips += bare_ray(options)[0] if not options.quick else []
@@ -79,6 +81,13 @@ def peers() -> dict[str, str]:
     }
 
 
+def _prepare(workloads: Sequence[Workload]) -> None:
+    """Make the data of all in a process of its own, whose memory is not measured."""
+    with python_side("train_sides", kind="raysim") as maker:
+        for workload in workloads:
+            maker.ask(do="prepare", workload=asdict(workload))
+
+
 # ---- one workload --------------------------------------------------------------------------
 
 
@@ -86,10 +95,7 @@ def _measure(workload: Workload, options: Options, report: Report) -> None:
     """Run both sides in turn and add a row, the weights check and what else is known."""
     rounds = options.rounds or workload.rounds
     say(f"{workload.name}: {_describe(workload)}, {rounds} rounds, {options.repeats} times")
-    plan = asdict(workload)
-    with python_side("train_sides", kind="raysim") as maker:
-        maker.ask(do="prepare", workload=plan)
-    with python_side("train_sides", kind="plain", workload=plan) as plain:
+    with python_side("train_sides", kind="plain", workload=asdict(workload)) as plain:
         threads = _worth_trying(plain, options)
         duel = _Duel(workload, options, plain, threads)
         with python_side("train_sides", kind="raysim") as ours, TreeMemory(ours.pid) as memory:
@@ -244,9 +250,7 @@ def _cost_against_clients(options: Options, report: Report, bare_bytes: int) -> 
     plans = [replace(like, clients=k, per_round=k) for k in sizes]
     say(f"cost against K: {', '.join(map(str, sizes))} clients of {like.samples} samples")
     per_client: dict[int, list[float]] = {k: [] for k in sizes}
-    with python_side("train_sides", kind="raysim") as maker:
-        for plan in plans:
-            maker.ask(do="prepare", workload=asdict(plan))
+    _prepare(plans)
     with python_side("train_sides", kind="raysim") as ours, TreeMemory(ours.pid) as memory:
         for repeat, plan in itertools.product(range(options.repeats), plans):
             answer = ours.ask(
