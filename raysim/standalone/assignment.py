@@ -25,7 +25,7 @@ from raysim.standalone.comparison import answers
 from raysim.standalone.feature_clusters import RESULT, read_clusters
 from raysim.steps.arrays import to_numpy
 from raysim.steps.grouping import GroupingSettings
-from raysim.storage.files import reason
+from raysim.storage.files import read_array, reason
 from raysim.storage.objects import Storage, open_storage
 
 ORTHONORMAL = 1e-3
@@ -203,15 +203,12 @@ def _from_run(storage: Storage) -> Grouped:
             f"{len(data.split.clients)}; put the data of the run back"
         )
     world = data.spec().open()
-    matrix = None
-    if storage.exists("artifacts/similarity.npy"):
-        content = io.BytesIO(storage.read("artifacts/similarity.npy"))
-        try:
-            matrix = np.load(content, allow_pickle=False)
-        except (ValueError, EOFError) as wrong:
-            raise DataError(
-                f"{storage.root}/artifacts/similarity.npy is damaged ({wrong}); run it again"
-            ) from wrong
+    matrix, name = None, "artifacts/similarity.npy"
+    if storage.exists(name):
+        matrix = read_array(
+            io.BytesIO(storage.read(name)),
+            lambda wrong: f"{storage.root}/{name} is damaged ({wrong}); run it again",
+        )
     return Grouped(
         root=storage.root,
         clients=[Client(record, world) for record in data.client_records()],

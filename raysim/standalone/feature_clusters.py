@@ -34,7 +34,7 @@ from raysim.seeding import stream
 from raysim.standalone.comparison import compare
 from raysim.steps.grouping import GroupingSettings
 from raysim.steps.relevance import self_task
-from raysim.storage.files import reason
+from raysim.storage.files import read_array, reason
 from raysim.storage.objects import open_storage
 
 RESULT = "result.json"
@@ -230,16 +230,18 @@ def _assignment(found: Clusters) -> str:
 def read_clusters(folder: str) -> tuple[dict[str, Any], np.ndarray]:
     """Return result.json and R of a folder that ``save_clusters`` wrote."""
     storage = open_storage(folder)
+
+    def say(wrong: object) -> str:
+        return f"{folder} must be a folder of `{MADE_BY}`, got: {wrong}; make it again"
+
     try:
         result: dict[str, Any] = json.loads(storage.read(RESULT))
-        matrix = np.load(io.BytesIO(storage.read("similarity.npy")), allow_pickle=False)
-    except (OSError, ValueError, EOFError) as wrong:
-        raise DataError(
-            f"{folder} must be a folder of `{MADE_BY}`, got: {wrong}; make it again"
-        ) from wrong
+        matrix = read_array(io.BytesIO(storage.read("similarity.npy")), say)
+    except (OSError, ValueError) as wrong:
+        raise DataError(say(wrong)) from wrong
     ours = isinstance(result, dict) and result.get("made_by") == MADE_BY and "clients" in result
     if not ours or matrix.shape != (len(result["clients"]),) * 2:
-        raise DataError(f"{folder} must be a folder of `{MADE_BY}`, got other files; make it again")
+        raise DataError(say("other files"))
     return result, matrix
 
 

@@ -219,6 +219,10 @@ def test_labels_of_another_number_of_classes_only_come_from_the_first_ten():
 @pytest.mark.parametrize(
     ("kind", "kwargs", "text"),
     [
+        ("class_independent", {"rate": 1.0}, "rate must be in [0, 1), got 1.0"),
+        ("class_dependent", {"rate": -0.1}, "rate must be in [0, 1), got -0.1"),
+        ("uniform", {"rho": 1.2}, "rho must be in [0, 1], got 1.2"),
+        ("uniform", {"beta": 1.0}, "beta must be in [0, 1), got 1.0"),
         ("symmetric", {"rate": 1.1}, "rate must be in [0, 1], got 1.1"),
         ("symmetric", {"noisy_fraction": -0.1}, "noisy_fraction must be in [0, 1], got -0.1"),
         ("asymmetric", {"rate": -1.0}, "rate must be in [0, 1], got -1.0"),

@@ -9,7 +9,7 @@ with classes that no client has, that is ours: the released code has neither gua
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -48,8 +48,8 @@ class DirichletCuts(PartitionKind):
             return cuts, np.diff(cuts, axis=1, prepend=0).sum(axis=0)
 
         do = f"lower data.partition.clients or min_client_size, or raise alpha (now {self.alpha})"
-        refuse = _no_draw_fits(self, sum(lengths), do)
-        cuts = draw_until(draw, self.min_client_size, refuse)
+        who, count = f"{self.clients} clients", sum(lengths)
+        cuts = draw_until(draw, self.min_client_size, who=who, count=count, do=do)
         return deal([rng.permutation(part) for part in parts], cuts)
 
 
@@ -112,8 +112,8 @@ class BernoulliDirichlet(PartitionKind):
             return owners, np.bincount(owners, minlength=self.clients)
 
         do = f"lower data.partition.clients or raise alpha (now {self.alpha}) or class_rate"
-        refuse = _no_draw_fits(self, len(ids), do)
-        owners = draw_until(draw, self.min_client_size, refuse)
+        who = f"{self.clients} clients"
+        owners = draw_until(draw, self.min_client_size, who=who, count=len(ids), do=do)
         ends = np.cumsum(np.bincount(owners, minlength=self.clients))
         return np.split(ids[np.argsort(owners, kind="stable")], ends[:-1])
 
@@ -164,11 +164,3 @@ def draw_cuts(
         row[-1] = length
         held += np.diff(row, prepend=0)
     return cuts
-
-
-def _no_draw_fits(partition: PartitionKind, count: int, do: str) -> Callable[[int], ConfigError]:
-    return lambda best: ConfigError(
-        f"data.partition.min_client_size {partition.fewest} was not reached in {MAX_DRAWS} draws: "
-        f"the best one got {best} of {count} samples for the smallest of {partition.clients} "
-        f"clients; {do}"
-    )

@@ -165,12 +165,11 @@ def draw_clean_set(
 
 
 def draw_until(
-    draw: Callable[[], tuple[T, np.ndarray]], fewest: int, refuse: Callable[[int], ConfigError]
+    draw: Callable[[], tuple[T, np.ndarray]], fewest: int, *, who: str, count: int, do: str
 ) -> T:
-    """Return the first draw whose sizes all reach ``fewest``.
+    """Return the first draw whose sizes all reach ``fewest``; ``draw`` returns (drawn, sizes).
 
-    ``draw`` returns (drawn, the clients' sizes), ``refuse`` the error for the best smallest size of
-    ``MAX_DRAWS`` draws.
+    ``who`` shares ``count`` samples, for the error when ``MAX_DRAWS`` draws were not enough.
     """
     best = 0
     for _ in range(MAX_DRAWS):
@@ -179,7 +178,10 @@ def draw_until(
         if smallest >= fewest:
             return drawn
         best = max(best, smallest)
-    raise refuse(best)
+    raise ConfigError(
+        f"data.partition.min_client_size {fewest} was not reached in {MAX_DRAWS} draws: the best "
+        f"one got {best} of {count} samples for the smallest of {who}; {do}"
+    )
 
 
 def deal(parts: Sequence[np.ndarray], cuts: np.ndarray) -> list[np.ndarray]:

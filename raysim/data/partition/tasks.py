@@ -14,7 +14,6 @@ import numpy as np
 
 from raysim.data.datasets.classes import Tasks
 from raysim.data.partition.split import (
-    MAX_DRAWS,
     PARTITIONS,
     PartitionKind,
     TaskTable,
@@ -130,16 +129,12 @@ class TaskPartition(PartitionKind):
             cuts = np.rint(np.cumsum(draws, axis=1) * lengths).astype(np.int64)
             return cuts, np.diff(cuts, axis=1, prepend=0).sum(axis=0)
 
-        def refuse(best: int) -> ConfigError:
-            return ConfigError(
-                f"data.partition.min_client_size {self.min_client_size} was not reached by the "
-                f"{head} clients of task {task} in {MAX_DRAWS} Dirichlet draws: the best draw got "
-                f"{best} of {int(lengths.sum())} samples for its smallest client; lower "
-                f"data.partition.clients (now {self.clients}) or raise data.partition.alpha (now "
-                f"{self.alpha})"
-            )
-
-        return deal(parts, draw_until(draw, self.min_client_size, refuse))
+        who, count = f"the {head} clients of task {task}", int(lengths.sum())
+        do = (
+            f"lower data.partition.clients (now {self.clients}) or raise data.partition.alpha (now "
+            f"{self.alpha})"
+        )
+        return deal(parts, draw_until(draw, self.min_client_size, who=who, count=count, do=do))
 
 
 def classes_in_order(classes: int, groups: int) -> Tasks:
