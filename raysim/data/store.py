@@ -71,6 +71,9 @@ class ImageStore:
         return open_store, (self.folder,)
 
 
+_FACTS = [field.name for field in dataclasses.fields(ImageStore) if field.name != "folder"]
+
+
 def cache_root() -> Path:
     """Return the folder of what can be made again: $RAYSIM_CACHE or ~/.cache/raysim."""
     return Path(os.environ.get("RAYSIM_CACHE") or "~/.cache/raysim").expanduser()
@@ -100,17 +103,9 @@ def materialise(dataset: Dataset, root: str | None) -> ImageStore:
 def open_store(folder: Path) -> ImageStore:
     try:
         meta = json.loads((folder / "meta.json").read_text())
-        return ImageStore(
-            folder=folder,
-            name=meta["name"],
-            digest=meta["digest"],
-            class_names=tuple(meta["class_names"]),
-            image_shape=tuple(meta["image_shape"]),
-            mean=tuple(meta["mean"]),
-            std=tuple(meta["std"]),
-            num_train=meta["num_train"],
-            num_test=meta["num_test"],
-        )
+        facts = {name: meta[name] for name in _FACTS}
+        tuples = {name: tuple(fact) for name, fact in facts.items() if isinstance(fact, list)}
+        return ImageStore(folder=folder, **facts | tuples)
     except (OSError, ValueError, KeyError) as error:
         raise DataError(
             f"{folder} must be an image store, got: {error!r}; remove the folder and start again"

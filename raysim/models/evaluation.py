@@ -92,41 +92,11 @@ def in_parts(
     return out
 
 
-def predict(
-    model: Model,
-    tree: Tree,
-    images: np.ndarray,
-    *,
-    classes: int,
-    batch_size: int = ROWS,
-    device: str = "cpu",
-) -> np.ndarray:
-    """Return the class of the largest of all logits, int64 (N,); the lowest class wins a tie."""
-    found = logits(model, tree, images, classes=classes, batch_size=batch_size, device=device)
-    labels: np.ndarray = found.argmax(axis=1)
-    return labels
-
-
-def evaluate(
-    model: Model,
-    tree: Tree,
-    images: np.ndarray,
-    labels: np.ndarray,
-    *,
-    classes: int,
-    batch_size: int = ROWS,
-    device: str = "cpu",
-) -> Evaluation:
-    """Return accuracy over ALL classes, not only a task's, and loss.
-
-    raysim/docs/sheets/metrics.md, "Accuracy of a client".
-    """
-    found = logits(model, tree, images, classes=classes, batch_size=batch_size, device=device)
-    return score(found, labels)
-
-
 def score(found: np.ndarray, labels: np.ndarray) -> Evaluation:
-    """Return accuracy and loss of logits (N, C) against labels (N,)."""
+    """Return the loss of logits (N, C), and accuracy over ALL classes, not only a task's.
+
+    raysim/docs/sheets/metrics.md, "Accuracy of a client". The lowest class wins a tie.
+    """
     correct = int((found.argmax(axis=1) == labels).sum())
     losses = sample_losses(found, labels)
     loss = float(losses.mean()) if len(losses) else float("nan")
@@ -136,7 +106,7 @@ def score(found: np.ndarray, labels: np.ndarray) -> Evaluation:
 def top_accuracy(found: np.ndarray, labels: np.ndarray, top: int = 5) -> float:
     """Return the share of rows of logits (N, C) whose label is among the ``top`` largest.
 
-    Of equal logits the lower class comes first, as in ``predict``; nan if there are no rows.
+    Of equal logits the lower class comes first; nan if there are no rows.
     """
     own = found[np.arange(len(labels)), labels][:, None]
     before = (found == own) & (np.arange(found.shape[1]) < labels[:, None])

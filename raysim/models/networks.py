@@ -127,14 +127,22 @@ def conv3_norm(inputs: int, outputs: int, *, stride: int = 1) -> list[nn.Module]
     return [conv, nn.BatchNorm2d(outputs)]
 
 
-def conv5_pool(inputs: int, outputs: int) -> list[nn.Module]:
-    # ReLU of the largest is the largest ReLU, bit for bit, at a quarter of the work.
-    return [nn.Conv2d(inputs, outputs, 5), Halved(), nn.ReLU()]
-
-
-def after_conv5(side: int) -> int:
-    """Return the side of the maps after two ``conv5_pool``."""
-    return ((side - 4) // 2 - 4) // 2
+def conv5_net(
+    image_shape: ImageShape, maps: Sequence[int], widths: Sequence[int], *, norm: bool = False
+) -> nn.Module:
+    """Return two 5x5 convolutions, pooled, and two dense layers; ``norm``: after the second."""
+    height, across, inputs = image_shape
+    layers: list[nn.Module] = []
+    for outputs in maps:
+        # ReLU of the largest is the largest ReLU, bit for bit, at a quarter of the work.
+        layers += [nn.Conv2d(inputs, outputs, 5), Halved(), nn.ReLU()]
+        height, across, inputs = (height - 4) // 2, (across - 4) // 2, outputs
+    layers += [*([nn.BatchNorm2d(inputs)] if norm else []), nn.Flatten()]
+    inputs *= height * across
+    for outputs in widths:
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        inputs = outputs
+    return nn.Sequential(*layers)
 
 
 # ---- the vision transformer: N images, T tokens (patches and the class token), W width -------

@@ -46,11 +46,6 @@ class Layout:
         """Length of the flat array of parameters."""
         return sum(prod(shape) for _, shape in self.trainable)
 
-    @property
-    def num_buffers(self) -> int:
-        """Length of the flat array of running statistics."""
-        return sum(prod(shape) for _, shape in self.buffers)
-
 
 @lru_cache(maxsize=32)
 def layout(model: Model, image_shape: ImageShape, classes: int) -> Layout:

@@ -66,13 +66,6 @@ def train_cohort(
         yield Trained(places, trained, reports)
 
 
-def cohort_logits(form: Form, tree: Tree, images: np.ndarray) -> np.ndarray:
-    """Return the logits (N, C) of a model with a closed form, without torch."""
-    from raysim.models.closed_form import form_logits
-
-    return form_logits(form, tree["trainable"], images)
-
-
 def stacks(
     sizes: Sequence[int], inputs: int, num_parameters: int, batch_size: int, budget: int
 ) -> list[tuple[int, ...]]:

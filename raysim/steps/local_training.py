@@ -16,7 +16,7 @@ from raysim.errors import ClientFailed
 from raysim.models.evaluation import logits
 from raysim.models.forms import closed_form
 from raysim.models.params import image_shape_of
-from raysim.models.stacked_training import Member, Trained, cohort_logits, train_cohort
+from raysim.models.stacked_training import Member, Trained, train_cohort
 from raysim.models.training import (
     LARGEST_WEIGHT,
     TrainReport,
@@ -182,7 +182,9 @@ def client_logits(tree: Tree, images: np.ndarray, arguments: Mapping[str, Any]) 
     if arguments["kernel"] == "closed_form":
         form = closed_form(model, image_shape_of(images), classes)
         assert form is not None  # the kernel was chosen for this model
-        return cohort_logits(form, tree, images)
+        from raysim.models.closed_form import form_logits  # imports scipy
+
+        return form_logits(form, tree["trainable"], images)
     how = {
         name: arguments[name] for name in ("batch_statistics", "normed_rows") if name in arguments
     }

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from raysim.models import stacked_training as cohort
+from raysim.models.closed_form import form_logits
 from raysim.models.evaluation import logits
 from raysim.models.forms import closed_form
 from raysim.models.params import initial_tree
-from raysim.models.stacked_training import Member, cohort_logits, train_cohort
+from raysim.models.stacked_training import Member, train_cohort
 from raysim.models.training import TrainSettings, train_client
 from raysim.models.zoo import LeNet5, Logistic, Mlp, SmallCnn
 from raysim.seeding import stream
@@ -136,7 +137,7 @@ def test_logits_without_torch_equal_those_of_the_network(name, count):
     images, _ = clients((count,), shape)[0]
     tree = initial_tree(model, shape, CLASSES, 0)
 
-    ours = cohort_logits(closed_form(model, shape, CLASSES), tree, images)
+    ours = form_logits(closed_form(model, shape, CLASSES), tree["trainable"], images)
 
     np.testing.assert_allclose(ours, logits(model, tree, images, classes=CLASSES), atol=1e-5)
 

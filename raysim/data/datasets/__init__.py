@@ -4,22 +4,18 @@ from raysim.data.datasets.dataset import (
     DATASETS,
     Arrays,
     Dataset,
-    NewArray,
     channel_statistics,
     checked,
     data_root,
     in_memory,
-    missing_files,
 )
 
 __all__ = [
     "DATASETS",
     "Arrays",
     "Dataset",
-    "NewArray",
     "channel_statistics",
     "checked",
     "data_root",
     "in_memory",
-    "missing_files",
 ]

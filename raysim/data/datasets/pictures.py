@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 ARRAYS = {".npy", ".npz"}
 IMAGES, LABELS = ("x", "images", "x_test"), ("y", "labels", "y_test")
 """Names that these arrays may have in an npz file; the first one present is read."""
+Photo = tuple[Path, int | None]
+"""A file, and its label where it is known."""
 BLOCK = 4096
 """Images in memory at once; whole batches of evaluation, so that cutting changes no batch."""
 
@@ -57,15 +59,9 @@ class Changed:
     transposed: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Photo:
-    path: Path
-    label: int | None
-
-
-def list_sources(sources: Sequence[str], wanted: Wanted) -> list[Path | list[_Photo]]:
+def list_sources(sources: Sequence[str], wanted: Wanted) -> list[Path | list[Photo]]:
     """Return array files and lists of photos in the given order; refuse what is neither."""
-    found: list[Path | list[_Photo]] = []
+    found: list[Path | list[Photo]] = []
     for source in sources:
         path = Path(source).expanduser()
         if path.is_dir():
@@ -75,7 +71,7 @@ def list_sources(sources: Sequence[str], wanted: Wanted) -> list[Path | list[_Ph
         elif path.suffix.lower() in ARRAYS:
             found.append(path)
         else:
-            found.append([_Photo(path, None)])
+            found.append([(path, None)])
     if wanted.pixels != "uint8" and any(isinstance(entry, list) for entry in found):
         raise DataError(
             f"the model was trained on {wanted.pixels} arrays, not on pixels, got image files; "
@@ -85,10 +81,10 @@ def list_sources(sources: Sequence[str], wanted: Wanted) -> list[Path | list[_Ph
 
 
 def read_blocks(
-    sources: Sequence[Path | list[_Photo]], wanted: Wanted, changed: Changed
+    sources: Sequence[Path | list[Photo]], wanted: Wanted, changed: Changed
 ) -> Iterator[Block]:
     """Yield the images of ``list_sources``; what had to be changed is counted in ``changed``."""
-    photos: list[_Photo] = []
+    photos: list[Photo] = []
     for source in sources:
         if isinstance(source, list):
             photos += source
@@ -99,24 +95,24 @@ def read_blocks(
     yield from _photo_blocks(photos, wanted, changed)
 
 
-def _folder(path: Path, class_names: Sequence[str]) -> list[_Photo]:
+def _folder(path: Path, class_names: Sequence[str]) -> list[Photo]:
     """Return the photos at any depth; below a folder named like a class, that is their label."""
     files = photos_below(path)
     if not files:
         raise DataError(f"{path} must hold images ({', '.join(sorted(PHOTOS))}), got none")
     known = {name: label for label, name in enumerate(class_names)}
-    tops = [file.relative_to(path).parts for file in files]
-    labels = [known.get(parts[0]) if len(parts) > 1 else None for parts in tops]
-    return [_Photo(file, label) for file, label in zip(files, labels, strict=True)]
+    tops = [file.relative_to(path).parts[:-1] for file in files]
+    labels = [known.get(top[0]) if top else None for top in tops]
+    return list(zip(files, labels, strict=True))
 
 
-def _photo_blocks(photos: Sequence[_Photo], wanted: Wanted, changed: Changed) -> Iterator[Block]:
+def _photo_blocks(photos: Sequence[Photo], wanted: Wanted, changed: Changed) -> Iterator[Block]:
     for start in range(0, len(photos), BLOCK):
         part = photos[start : start + BLOCK]
         images = np.empty((len(part), *wanted.image_shape), np.uint8)
-        for row, photo in enumerate(part):
-            images[row] = _fitted(open_photo(photo.path), wanted, changed, str(photo.path))
-        yield Block([str(photo.path) for photo in part], images, [photo.label for photo in part])
+        for row, (path, _) in enumerate(part):
+            images[row] = _fitted(open_photo(path), wanted, changed, str(path))
+        yield Block([str(path) for path, _ in part], images, [label for _, label in part])
 
 
 def _fitted(picture: Image, wanted: Wanted, changed: Changed, name: str) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from raysim.data.noise.file import FileNoise
 from raysim.data.noise.human import Human
-from raysim.data.noise.labels import NOISE, ClientStreams, Noise, NoisyLabels, NoNoise
+from raysim.data.noise.labels import NOISE, Noise, NoisyLabels, NoNoise
 from raysim.data.noise.task_dependent import ClassDependent, ClassIndependent
 from raysim.data.noise.uniform import Uniform
 
@@ -10,7 +10,6 @@ __all__ = [
     "NOISE",
     "ClassDependent",
     "ClassIndependent",
-    "ClientStreams",
     "FileNoise",
     "Human",
     "NoNoise",

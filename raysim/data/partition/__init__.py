@@ -5,10 +5,8 @@ from raysim.data.partition.split import (
     PARTITIONS,
     Partition,
     Split,
-    TaskTable,
     check_split,
     clients_per_task,
-    draw_clean_set,
     floor_share,
 )
 from raysim.data.partition.tasks import TaskPartition, classes_in_order
@@ -20,10 +18,8 @@ __all__ = [
     "Partition",
     "Split",
     "TaskPartition",
-    "TaskTable",
     "check_split",
     "classes_in_order",
     "clients_per_task",
-    "draw_clean_set",
     "floor_share",
 ]

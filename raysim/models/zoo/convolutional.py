@@ -29,22 +29,9 @@ class Cnn(ZooModel):
         check_widths("dense_widths", self.dense_widths)
 
     def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
-        from torch import nn
+        from raysim.models.networks import conv5_net
 
-        from raysim.models.networks import after_conv5, conv5_pool
-
-        height, width, channels = image_shape
-        (near, far), (wide, narrow) = self.conv_widths, self.dense_widths
-        body = nn.Sequential(
-            *conv5_pool(channels, near),
-            *conv5_pool(near, far),
-            nn.Flatten(),
-            nn.Linear(far * after_conv5(height) * after_conv5(width), wide),
-            nn.ReLU(),
-            nn.Linear(wide, narrow),
-            nn.ReLU(),
-        )
-        return body, narrow
+        return conv5_net(image_shape, self.conv_widths, self.dense_widths), self.dense_widths[1]
 
 
 @MODELS.register("small_cnn")
@@ -64,18 +51,12 @@ class SmallCnn(ZooModel):
 
         from raysim.models.networks import Halved, conv3_norm
 
-        height, width, channels = image_shape
-        near, far = self.widths
-        body = nn.Sequential(
-            *conv3_norm(channels, near),
-            nn.ReLU(),
-            Halved(),
-            *conv3_norm(near, far),
-            nn.ReLU(),
-            Halved(),
-            nn.Flatten(),
-        )
-        return body, far * (height // 4) * (width // 4)
+        height, width, inputs = image_shape
+        blocks: list[nn.Module] = []
+        for outputs in self.widths:
+            blocks += [*conv3_norm(inputs, outputs), nn.ReLU(), Halved()]
+            inputs = outputs
+        return nn.Sequential(*blocks, nn.Flatten()), inputs * (height // 4) * (width // 4)
 
 
 @MODELS.register("lenet5")
@@ -91,22 +72,9 @@ class LeNet5(ZooModel):
         return 20 if self.batch_norm else 16
 
     def layers(self, image_shape: ImageShape) -> tuple[nn.Module, int]:
-        from torch import nn
+        from raysim.models.networks import conv5_net
 
-        from raysim.models.networks import after_conv5, conv5_pool
-
-        height, width, channels = image_shape
-        body = nn.Sequential(
-            *conv5_pool(channels, 6),
-            *conv5_pool(6, 16),
-            *([nn.BatchNorm2d(16)] if self.batch_norm else []),
-            nn.Flatten(),
-            nn.Linear(16 * after_conv5(height) * after_conv5(width), 120),
-            nn.ReLU(),
-            nn.Linear(120, 84),
-            nn.ReLU(),
-        )
-        return body, 84
+        return conv5_net(image_shape, (6, 16), (120, 84), norm=self.batch_norm), 84
 
 
 @MODELS.register("four_conv")
