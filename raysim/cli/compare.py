@@ -106,7 +106,7 @@ def _show(
     problems = [f"{outcome.cell.title} failed: {outcome.error}" for outcome in failed]
     if places:
         try:
-            files = [str(file) for file in write_report(places, out).files]
+            files = [str(file) for file in write_report(places, out, swept=swept).files]
         except RaysimError as wrong:  # the runs are there, and stay
             problems.append(f"no report: {wrong}; then: raysim report {' '.join(places)}")
     if as_json:
