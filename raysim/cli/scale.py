@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from raysim.cli.options import json_option
 from raysim.cli.tables import print_table
 
 
@@ -38,7 +39,7 @@ from raysim.cli.tables import print_table
     help="Folder of the runs and of scale.jsonl.",
 )
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw the cost.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last line.")
+@json_option
 def command(
     clients: str, actors: str, out: Path, plot: Path | None, as_json: bool, **options: Any
 ) -> None:

@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 from raysim.config import RunConfig, load_config
 from raysim.errors import ConfigError, EnvironmentNotFit, Interrupted, OutputError
 from raysim.settings import check, settings
+from raysim.storage.files import json_text, write_whole
 
 PHASES = ("setup", "grouping", "correction", "round", "total")
 PICTURES = (".png", ".pdf", ".svg")
@@ -174,7 +175,8 @@ def run_scale(how: ScaleSettings, out: Path, *, watch: Watch | None = None) -> d
                     f"stopped at {count} clients; {len(rows)} of {len(configs)} sizes are in "
                     f"{out}, the same command goes on with the others"
                 ) from stop
-            _write(out / "scale.jsonl", "".join(json.dumps(rows[k]) + "\n" for k in sorted(rows)))
+            lines = "".join(f"{json_text(rows[k])}\n" for k in sorted(rows))
+            write_whole(out / "scale.jsonl", lines.encode())
     return {
         "arguments": arguments,
         "out": str(out),
@@ -213,7 +215,7 @@ def _opened(out: Path, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
     head, file = out / "scale.json", out / "scale.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     if not lines:  # nothing measured yet: nothing to mix up
-        _write(head, json.dumps(arguments, indent=2) + "\n")
+        write_whole(head, f"{json_text(arguments, indent=2)}\n".encode())
         return []
     before = json.loads(head.read_text(encoding="utf-8"))
     other = [k for k in arguments if before.get(k) != arguments[k]]
@@ -223,13 +225,6 @@ def _opened(out: Path, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
             f"--out {out} holds a scale run with other arguments: {changes}; choose another --out"
         )
     return [json.loads(line) for line in lines]
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file completely or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def _start(config: RunConfig) -> float:
