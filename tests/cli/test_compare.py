@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysim.cli.main import main
 from raysim.config import load_config
 from raysim.data.world import DriverData
 from raysim.errors import ConfigError
@@ -45,20 +44,6 @@ class Broken(Single):
     def stages(self, config):
         return (Stage("group", 1, fail),)
 '''
-
-
-@pytest.fixture
-def compare(capsys, monkeypatch):
-    """Return a function that runs ``raysim compare`` in a folder: (exit code, output, errors)."""
-
-    def call(folder: Path, *arguments: object) -> tuple[int, str, str]:
-        monkeypatch.chdir(folder)
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(["compare", *map(str, arguments)])
-        return int(left.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +148,7 @@ def test_the_report_is_a_page_with_the_same_numbers(finished):
 # ---- again -----------------------------------------------------------------------------------
 
 
-def test_what_is_there_is_kept_or_refused(finished, compare, tmp_path):
+def test_what_is_there_is_kept_or_refused(finished, command, tmp_path):
     shutil.copytree(finished[0] / "runs", tmp_path / "runs")
     broken = tmp_path / "runs/short/optimum/seed2"
     (broken / "result.json").unlink()
@@ -171,16 +156,16 @@ def test_what_is_there_is_kept_or_refused(finished, compare, tmp_path):
     kept = tmp_path / "runs/short/optimum/seed0/result.json"
     before = kept.stat().st_mtime_ns
 
-    code, _, err = compare(tmp_path, *LINE)
+    code, _, err = command("compare", tmp_path, *LINE)
     assert code == 2
     assert "3 of 4 run directories hold runs already" in err
     assert "--resume to keep what is finished" in err
 
-    code, _, err = compare(tmp_path, *LINE, "train.lr=0.01", "--resume")
+    code, _, err = command("compare", tmp_path, *LINE, "train.lr=0.01", "--resume")
     assert code == 2
     assert "train.lr (now 0.01, was 0.05)" in err
 
-    code, out, err = compare(tmp_path, *LINE, "--resume")
+    code, out, err = command("compare", tmp_path, *LINE, "--resume")
     assert code == 0, err
     assert "2 of 4 runs to do" in out
     assert kept.stat().st_mtime_ns == before
@@ -252,8 +237,8 @@ def run_apart(folder: Path, *arguments: object) -> tuple[int, str, str]:
         (["--methods", "single", "--import", "absent"], ["there is no module 'absent'"]),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_starts(compare, tmp_path, arguments, parts):
-    code, out, err = compare(tmp_path, "quickstart", *arguments)
+def test_what_cannot_work_is_refused_before_anything_starts(command, tmp_path, arguments, parts):
+    code, out, err = command("compare", tmp_path, "quickstart", *arguments)
 
     assert (code, out) == (2, "")
     assert err.startswith("raysim: ")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import json
-import logging
 import subprocess
 import sys
 import time
@@ -22,21 +22,9 @@ QUICK = ("--local", "--dim", "20", "--rounds", "1")
 
 
 @pytest.fixture
-def scale(capsys, tmp_path, monkeypatch):
+def scale(command, tmp_path):
     """Return a function that runs ``raysim scale ARGUMENTS...``: (exit code, output, errors)."""
-    from raysim.cli.main import main
-
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        logging.getLogger("raysim").handlers.clear()  # they hold the standard error of an old call
-        with pytest.raises(SystemExit) as left:
-            main(["scale", *map(str, arguments)])
-        logging.getLogger("raysim").handlers.clear()
-        logging.captureWarnings(False)
-        return int(left.value.code or 0), *capsys.readouterr()
-
-    return call
+    return functools.partial(command, "scale", tmp_path)
 
 
 @pytest.fixture

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 import raysim
-from raysim.cli.main import main
 from raysim.errors import ConfigError, OutputError
 from raysim.studies.comparison import Entry, cells_of
 from raysim.studies.sweep import parse_sweep
 
 SHORT = ("train.rounds=1", "train.epochs=1", "name=short")
 LINE = ("quickstart", "data.noise.rate=0.1,0.5", "--methods", "single,optimum", *SHORT)
-
-
-@pytest.fixture
-def sweep(capsys, monkeypatch):
-    """Return a function that runs ``raysim sweep`` in a folder: (exit code, output, errors)."""
-
-    def call(folder: Path, *arguments: object) -> tuple[int, str, str]:
-        monkeypatch.chdir(folder)
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(["sweep", *map(str, arguments)])
-        return int(left.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 # ---- values ----------------------------------------------------------------------------------
@@ -72,8 +56,8 @@ def test_points_are_all_combinations_with_folders_of_their_own():
 # ---- runs ------------------------------------------------------------------------------------
 
 
-def test_a_table_and_a_report_that_go_on_with_what_is_missing(sweep, tmp_path):
-    code, out, err = sweep(tmp_path, *LINE, "--json")
+def test_a_table_and_a_report_that_go_on_with_what_is_missing(command, tmp_path):
+    code, out, err = command("sweep", tmp_path, *LINE, "--json")
     assert code == 0, err
     found = json.loads(out.splitlines()[-1])
     rows = [(row["data.noise.rate"], row["method"]) for row in found["methods"]]
@@ -89,7 +73,7 @@ def test_a_table_and_a_report_that_go_on_with_what_is_missing(sweep, tmp_path):
     place = tmp_path / "runs/short/data.noise.rate=0.5"
     digest = json.loads((place / "single/seed0/result.json").read_text())["digest"]
     shutil.rmtree(place / "single")
-    code, out, err = sweep(tmp_path, *LINE, "--resume")
+    code, out, err = command("sweep", tmp_path, *LINE, "--resume")
     assert code == 0, err
     assert "1 of 4 runs to do" in out
     assert "start  single data.noise.rate=0.5 seed 0" in out
@@ -135,8 +119,8 @@ def test_from_python(tmp_path):
         ),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_starts(sweep, tmp_path, words, parts):
-    code, out, err = sweep(tmp_path, "quickstart", *words, "--methods", "single")
+def test_what_cannot_work_is_refused_before_anything_starts(command, tmp_path, words, parts):
+    code, out, err = command("sweep", tmp_path, "quickstart", *words, "--methods", "single")
 
     assert (code, out) == (2, "")
     assert err.startswith("raysim: ")
