@@ -15,6 +15,7 @@ from raysim.data.features.feature_files import find_files
 from raysim.data.world import DriverData
 from raysim.errors import DataError
 from raysim.experiment import Experiment
+from raysim.runs.folder import RunFolder
 from raysim.standalone.assignment import assign, open_grouped
 from raysim.standalone.feature_clusters import cluster_files, save_clusters
 
@@ -182,9 +183,10 @@ def test_a_run_of_other_data_is_refused(finished, features, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(finished.run_dir, copy)
     np.save(tmp_path / "new.npy", features[0])
-    facts = json.loads((copy / "environment.json").read_text())
+    folder = RunFolder(copy)
+    facts = folder.read("environment.json")
     facts["data"]["digest"] = "0" * 64
-    (copy / "environment.json").write_text(json.dumps(facts))
+    folder.write("environment.json", facts)
 
     with pytest.raises(DataError, match="the run used 000000000000"):
         run(copy, tmp_path / "new.npy")
