@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One image: its most probable classes, and the label it came with."""
+    """One image: its most probable classes, and the label it came with, by their names."""
 
     name: str
-    top: tuple[tuple[int, float], ...]
-    label: int | None = None
-
-    @property
-    def is_right(self) -> bool:
-        return self.top[0][0] == self.label
+    of: str
+    """What is scored together: the images of a task, or all that have labels."""
+    top: Sequence[tuple[str, float]]
+    label: str | None
+    is_right: bool
 
 
 @click.command("predict")
@@ -80,17 +79,19 @@ def command(
     models = RunModels(place(run))
     saved = models.load(models.choose(group=group, client=client))
     read = _test_sets(models, saved) if data_test else _given(images, saved)
-    classified = list(_classified(read, saved, top))
-    found = [row for _, rows in classified for row in rows]
+    found = list(_classified(read, saved, top))
     if out is not None:
-        _write_csv(out, found, saved, top)
-    scores = _scores(classified, found)
+        _write_csv(out, found, min(top, saved.facts.classes))
+    scores = _scores(found)
     if as_json:
-        click.echo(json.dumps(_json(models, saved, found, scores)))
+        facts = {"run": models.storage.root, "model": saved.facts.name, "round": saved.facts.round}
+        facts |= {"clients": list(saved.facts.clients), "images": [_plain(row) for row in found]}
+        click.echo(json.dumps({**facts, "accuracy": scores}))
         return
-    if out is None:
-        for row in found:
-            click.echo(_line(row, saved))
+    for row in found if out is None else ():
+        words = [f"{name} {100 * share:.1f} %" for name, share in row.top]
+        words += [f"(label {row.label})"] if row.label is not None and not row.is_right else []
+        click.echo("  ".join([row.name, *words]))
     for score in scores:
         click.echo(
             f"accuracy {100 * score['accuracy']:.2f} % ({score['correct']} of {score['total']})  "
@@ -103,7 +104,7 @@ def command(
 # ---- images --------------------------------------------------------------------------------
 
 Batches = Iterator[tuple[str, list[str], "np.ndarray", "list[int | None]"]]
-"""What the images are, their names, pixels (N, H, W, C) and labels."""
+"""What they are scored as, their names, pixels (N, H, W, C) and labels."""
 
 
 def _given(sources: tuple[str, ...], saved: SavedModel) -> Batches:
@@ -113,7 +114,7 @@ def _given(sources: tuple[str, ...], saved: SavedModel) -> Batches:
     facts, changed = saved.facts, Changed()
     wanted = Wanted(facts.image_shape, facts.pixels, facts.class_names)
     for block in read_blocks(list_sources(sources, wanted), wanted, changed):
-        yield "", block.names, block.images, block.labels
+        yield "labelled images", block.names, block.images, block.labels
     height, width, channels = facts.image_shape
     if changed.resized:
         click.echo(
@@ -145,15 +146,13 @@ def _test_sets(models: RunModels, saved: SavedModel) -> Batches:
 # ---- model ---------------------------------------------------------------------------------
 
 
-def _classified(
-    batches: Batches, saved: SavedModel, top: int
-) -> Iterator[tuple[str, list[Prediction]]]:
+def _classified(batches: Batches, saved: SavedModel, top: int) -> Iterator[Prediction]:
     import numpy as np
 
     from raysim.data.store import prepare
     from raysim.steps.local_training import client_logits
 
-    facts = saved.facts
+    facts, classes = saved.facts, saved.facts.class_names
     arguments = {"model": saved.model, "classes": facts.classes, "kernel": facts.kernel}
     for what, names, images, labels in batches:
         ready = prepare(images, facts.mean, facts.std, facts.normalize)  # type: ignore[arg-type]
@@ -161,78 +160,42 @@ def _classified(
         shares = np.exp(logits - logits.max(axis=1, keepdims=True))
         shares /= shares.sum(axis=1, keepdims=True)
         order = np.argsort(-logits, axis=1, kind="stable")[:, :top]  # the lowest class wins a tie
-        yield (
-            what,
-            [
-                Prediction(name, tuple((int(c), float(share[c])) for c in first), label)
-                for name, first, share, label in zip(names, order, shares, labels, strict=True)
-            ],
-        )
+        for name, first, share, label in zip(names, order, shares, labels, strict=True):
+            best = [(classes[c], float(share[c])) for c in first]
+            given = None if label is None else classes[label]
+            yield Prediction(name, what, best, given, is_right=bool(first[0] == label))
 
 
 # ---- what is said --------------------------------------------------------------------------
 
 
-def _scores(
-    classified: list[tuple[str, list[Prediction]]], found: list[Prediction]
-) -> list[dict[str, Any]]:
+def _scores(found: Sequence[Prediction]) -> list[dict[str, Any]]:
     """Return accuracies where labels are known: one per task, or one for all given images."""
-    named = [(what, rows) for what, rows in classified if what] or [("", found)]
     scores = []
-    for what, rows in named:
-        known = [row for row in rows if row.label is not None]
-        if known:
-            correct = sum(row.is_right for row in known)
-            scores.append(
-                {
-                    "what": what or "labelled images",
-                    "correct": correct,
-                    "total": len(known),
-                    "accuracy": correct / len(known),
-                }
-            )
+    for what in dict.fromkeys(row.of for row in found):
+        right = [row.is_right for row in found if row.of == what and row.label is not None]
+        if right:
+            facts = {"what": what, "correct": sum(right), "total": len(right)}
+            scores.append({**facts, "accuracy": sum(right) / len(right)})
     return scores
 
 
-def _line(row: Prediction, saved: SavedModel) -> str:
-    names = saved.facts.class_names
-    words = [f"{names[c]} {100 * share:.1f} %" for c, share in row.top]
-    if row.label is not None and not row.is_right:
-        words.append(f"(label {names[row.label]})")
-    return "  ".join([row.name, *words])
+def _plain(row: Prediction) -> dict[str, Any]:
+    top = [{"class": name, "probability": share} for name, share in row.top]
+    return {"name": row.name, **top[0], "top": top, "label": row.label}
 
 
-def _json(
-    models: RunModels, saved: SavedModel, found: list[Prediction], scores: list[dict[str, Any]]
-) -> dict[str, Any]:
-    names = saved.facts.class_names
-    rows = [
-        {
-            "name": row.name,
-            "class": names[row.top[0][0]],
-            "probability": row.top[0][1],
-            "top": [{"class": names[c], "probability": share} for c, share in row.top],
-            "label": None if row.label is None else names[row.label],
-        }
-        for row in found
-    ]
-    facts = {"run": models.storage.root, "model": saved.facts.name, "round": saved.facts.round}
-    return {**facts, "clients": list(saved.facts.clients), "images": rows, "accuracy": scores}
-
-
-def _write_csv(out: Path, found: list[Prediction], saved: SavedModel, top: int) -> None:
+def _write_csv(out: Path, found: Sequence[Prediction], top: int) -> None:
     import csv
     import io
 
     from raysim.storage.files import save_output
 
-    names = saved.facts.class_names
-    top = min(top, saved.facts.classes)
     more = [f"{what}_{n}" for n in range(2, top + 1) for what in ("class", "probability")]
     text = io.StringIO(newline="")
     table = csv.writer(text)
     table.writerow(["file", "class", "probability", *more, "label"])
     for row in found:
-        pairs = [cell for c, share in row.top for cell in (names[c], f"{share:.6f}")]
-        table.writerow([row.name, *pairs, "" if row.label is None else names[row.label]])
+        pairs = [cell for name, share in row.top for cell in (name, f"{share:.6f}")]
+        table.writerow([row.name, *pairs, row.label or ""])
     save_output(out, text.getvalue().encode())
