@@ -17,7 +17,7 @@ from raysim.core.threads import one_thread
 LOG_FLOOR = 1e-8
 """Added to probabilities inside the mean of CORES2's losses, as in the released code."""
 ROUNDING = 1e-9
-"""(1 - 0.9) * 10 is 0.99... in binary."""
+"""Rounding error to forgive: (1 - 0.9) * 10 is 0.99... in binary."""
 
 
 def small_loss(losses: np.ndarray, rate: float) -> np.ndarray:

@@ -220,7 +220,7 @@ class ClipFl(InGroups):
         return sorted(members, key=lambda k: self.candidacy(state, k))
 
     def candidacy(self, state: State, k: ClientId) -> tuple[float, ...]:
-        """Return a client's noise candidacy score (NCS), and what decides between equal ones.
+        """Return the sort key of a client: its noise candidacy score (NCS), then what breaks ties.
 
         These are the higher mean validation accuracy, then the lower client. A client that never
         took part has score 0 and comes before all others that have it.

@@ -90,7 +90,7 @@ def teach(session: Session, *, rate: float) -> np.ndarray:
 # ---- two networks in one tree, for DivideMix too -------------------------------------------------
 
 SECOND = "second/"
-"""What the second network's arrays are called by; evaluation reads the first one's."""
+"""Prefix of the second network's arrays; evaluation reads the first one's."""
 PEERS = ((0, 1), (1, 0))
 """Each network and its peer."""
 

@@ -161,7 +161,7 @@ def sieved_by(outputs: torch.Tensor, batch: Batch, *, strict: bool = False) -> t
 
 
 def everything(batch: Batch) -> torch.Tensor:
-    """Return that every sample of a batch counts: labels are not doubted yet."""
+    """Return a mask of all samples of a batch: labels are not doubted yet."""
     import torch
 
     return torch.ones_like(batch.labels, dtype=torch.bool)

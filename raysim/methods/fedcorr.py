@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     import torch
 
 ROUNDING = 1e-9
-"""200 * 0.29 * 0.5 is 28.999... in binary, and is to be 29."""
+"""Added before rounding down: 200 * 0.29 * 0.5 is 28.999... in binary and must count as 29."""
 
 
 @METHODS.register("fedcorr")
@@ -179,7 +179,7 @@ class FedCorr(InGroups):
         return replace(state, values={**state.values, "lid": lid})  # cumulative LID
 
     def turns(self, context: Context, state: State) -> list[list[ClientId]]:
-        """Return who trains when: each group in its own random order, all groups side by side."""
+        """Return who trains in each turn: every group in its own random order, at the same time."""
         turns: dict[int, list[ClientId]] = {}
         for members in members_by_group(state.groups):
             rng = stream(context.config.seed, "sweep", context.round, state.groups[members[0]])

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     import torch
 
 DISTILLED = 3.0
-"""Logits times this are compared between the views (temperature 1/3)."""
+"""Logits are multiplied by this before the views are compared (temperature 1/3)."""
 SMALLEST = 1e-6
-"""Probability that a logarithm is taken of."""
+"""Smaller probabilities are raised to this before the logarithm."""
 
 
 @METHODS.register("fedlsr")

@@ -39,7 +39,7 @@ from raysim.steps.server import SCALAR_BYTES, group_model
 from raysim.steps.sessions import received_model, sent_model
 
 THRESHOLD = 0.5
-"""Of the probability of being clean (Eq. 8 and 9)."""
+"""Probability of being clean above which a sample is selected (Eq. 8 and 9)."""
 
 
 @METHODS.register("fedrn")

@@ -34,7 +34,7 @@ from raysim.steps.local_training import client_logits, current_labels
 from raysim.steps.server import SCALAR_BYTES, group_model
 
 DRAWS = 200  # ours
-"""Of initial models, before clients are dealt out."""
+"""How often initial models are drawn before clients are dealt out instead."""
 
 
 def more_groups_than_clients(config: Any, title: str) -> None:

@@ -229,7 +229,7 @@ def _best_epoch(session: Session, losses: Any, method: Mr) -> tuple[Tree, int]:
 def black_task(
     client: Client, memory: Tree, arguments: Mapping[str, Any]
 ) -> tuple[Tree, np.ndarray]:
-    """Reply with what crops move in: how images are prepared is the same everywhere."""
+    """Reply with the prepared black pixel that crops move in; it is the same at every client."""
     return memory, client.world.black
 
 

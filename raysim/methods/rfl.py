@@ -201,7 +201,7 @@ def random_centroids(context: Context) -> Tree:
 
 
 def model_part(*, mean: Tree) -> Tree:
-    """Return the model without what travelled along."""
+    """Return the model without the centroids that travelled along."""
     return {part: mean[part] for part in ("trainable", "buffers")}
 
 
@@ -216,7 +216,7 @@ def merged_centroids(*, received: Tree, mean: Tree) -> Tree:
 # ---- class centroids and how they move. N samples, C classes, D features, arrays of any library --
 
 SMALLEST_NORM = 1e-12
-"""Of a vector that has a direction."""
+"""Norms and weights up to this count as zero."""
 
 
 def class_means(features: Array, labels: Array, classes: int) -> Array:

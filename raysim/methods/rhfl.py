@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from raysim.models.training import Batch
 
 SMALLEST_TARGET = 1e-4
-"""What log of a zero target is taken of, as in the released code: -log is 9.21."""
+"""Targets of zero are raised to this before the log, as in the released code: -log is 9.21."""
 SMALLEST_PROBABILITY = 1e-7
 TINY = 1e-12
 

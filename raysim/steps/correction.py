@@ -85,7 +85,7 @@ class CorrectSettings:
     """FB-NLL's label correction in front of a stage of any method."""
 
     before: str | None = None
-    """Stage in front of which labels are repaired (FedRN: warmup or train); null: none is."""
+    """Stage in front of which labels are repaired (FedRN: warmup or train); null: no repair."""
     how: CorrectionSettings = CorrectionSettings()
 
 

@@ -87,9 +87,9 @@ def judge_task(client: Client, memory: Tree, arguments: Mapping[str, Any]) -> tu
 
 
 def record_scores(context: Context, scores: Mapping[ClientId, Mapping[str, float]]) -> None:
-    """Record accuracy and test loss over clients and per task, from each client's own.
+    """Record accuracy and test loss from each client's own, over all clients and per task.
 
-    And top-5 accuracy, where all have it.
+    Top-5 accuracy is recorded too if every client has it.
     """
     tasks = context.test_classes()
     found = {what: np.array([scores[k][what] for k in sorted(scores)]) for what in KINDS}

@@ -175,8 +175,8 @@ def trained_model(
 def client_logits(tree: Tree, images: np.ndarray, arguments: Mapping[str, Any]) -> np.ndarray:
     """Return the logits of a model on a client's images, by the run's kernel.
 
-    ``batch_statistics`` among the arguments: batch norm by the batch, as random weights need it.
-    ``normed_rows``: images together where batch norm knows nothing else.
+    ``batch_statistics`` among the arguments: batch norm uses those of the batch, as random weights
+    need. ``normed_rows``: how many images form a batch if batch norm keeps no statistics.
     """
     model, classes = arguments["model"], arguments["classes"]
     if arguments["kernel"] == "closed_form":

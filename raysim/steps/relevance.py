@@ -260,7 +260,7 @@ def _seated(clients: Sequence[int], layout: Layout) -> tuple[int | None, ...]:
 def _layout(rows: np.ndarray, arrays: Any, clients: int | None) -> Layout:
     """Return the layout of blocks that answer to vectors (J, Q, D), tile by tile.
 
-    ``clients`` is the number of all that answer, on whatever actor; None: as many as ask.
+    ``clients`` counts those of all actors that answer; None: as many as ask.
     """
     count, rank, dimension = rows.shape
     size = min(_clients_per_tile(dimension, rank), count)
