@@ -271,6 +271,20 @@ class Federation(Protocol):
         """
         ...
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether actors or nodes came or went, so that a commit should be made soon."""
+        ...
+
+    def settle(
+        self, folder: str, stored: Mapping[str, str], models: Mapping[str, Handle]
+    ) -> dict[str, Handle]:
+        """After a commit, let clients and models go where they are better off.
+
+        Return new handles of models that moved; ``stored`` are the digests of all.
+        """
+        ...
+
     def restore(self, folder: str, manifest: Mapping[str, Any]) -> dict[str, Handle]:
         """Take client memory back from a commit; return handles of its models."""
         ...

@@ -217,15 +217,16 @@ class ShareSettings:
     """What one client actor is pinned to."""
 
     cpus: float = 1.0
-    gpus: float = 0.0
+    gpus: float | Literal["auto"] = 0.0
 
     def __post_init__(self) -> None:
-        for name, value in (("cpus", self.cpus), ("gpus", self.gpus)):
+        gpus = 0.0 if self.gpus == "auto" else self.gpus
+        for name, value in (("cpus", self.cpus), ("gpus", gpus)):
             check(math.isfinite(value), name, "must be finite", got=value)
             check(value >= 0, name, "must not be negative", got=value)
             fine = math.isclose(value, round(value, 4), rel_tol=0, abs_tol=1e-9)
             check(fine, name, f"cannot be finer than {SMALLEST_SHARE}", got=value)
-        whole = self.gpus <= 1 or float(self.gpus).is_integer()
+        whole = gpus <= 1 or float(gpus).is_integer()
         check(whole, "gpus", "above 1 must be a whole number of GPUs", got=self.gpus)
         check(self.cpus >= 0.001, "cpus", "must be at least 0.001", got=self.cpus)
 
@@ -237,15 +238,27 @@ class RuntimeSettings:
     kind: Literal["auto", "local", "ray"] = "auto"
     address: str | None = None
     """Ray cluster to join ("auto" or host:port); null: RAY_ADDRESS, else one on this machine."""
-    actors: int | Literal["auto"] = "auto"
-    """Client actors; auto: as many as the resources hold, at most one per client."""
+    actors: int | str = "auto"
+    """Client actors: a number, auto, per_client (one each) or a range like 2..8.
+
+    auto: as many as the resources hold, at most one per client. A range starts with what is there.
+    auto and a range grow when nodes join."""
     per_actor: ShareSettings = ShareSettings()
-    servers: int = 1
-    """Parameter-server actors; group m lives on server m mod servers."""
+    servers: int | Literal["auto"] = "auto"
+    """Parameter servers; group m lives on server m mod servers.
+
+    auto: one per group, near its clients, up to four a worker node; one where there is one node or
+    every client is a group."""
+    autoscale: int | None = None
+    """Client actors that the cluster's autoscaler can make room for; null: what is there counts."""
     max_restarts: int = 3
     """How often one actor may be rebuilt between two commits before the run gives up."""
+    queue_timeout_s: float = 3600.0
+    """How long to wait for resources that other runs hold, or that the autoscaler brings."""
     start_timeout_s: float = 60.0
-    """How long actors may take to start, and how long to wait for resources held by others."""
+    """How long to wait for the next actor to start, once all have their resources."""
+    dashboard: bool = False
+    """Whether Ray's dashboard starts with a cluster on this machine; its address is printed."""
     round_deadline_s: float | None = None
     """After this time a round of training goes on without slow actors; null: wait for all.
 
@@ -255,16 +268,16 @@ class RuntimeSettings:
     """Share of a round's clients that must have answered before slow ones are left behind."""
 
     def __post_init__(self) -> None:
-        ok = self.actors == "auto" or self.actors >= 1
-        check(ok, "actors", "must be auto or at least 1", got=self.actors)
-        check(self.servers >= 1, "servers", "must be at least 1", got=self.servers)
+        fewest, most = self.limits(1)
+        rule = "must be auto, per_client, a range like 2..8 or at least 1"
+        check(1 <= fewest <= most, "actors", rule, got=self.actors)
+        for name in ("servers", "autoscale"):
+            value = getattr(self, name)
+            check(value in ("auto", None) or value >= 1, name, "must be at least 1", got=value)
         check(self.max_restarts >= 0, "max_restarts", "must not be negative", got=self.max_restarts)
-        check(
-            self.start_timeout_s > 0,
-            "start_timeout_s",
-            "must be positive",
-            got=self.start_timeout_s,
-        )
+        for name in ("start_timeout_s", "queue_timeout_s"):
+            value = getattr(self, name)
+            check(value > 0, name, "must be positive", got=value)
         check(0 < self.quorum <= 1, "quorum", "must be in (0, 1]", got=self.quorum)
         deadline = self.round_deadline_s
         if deadline is not None:
@@ -285,6 +298,17 @@ class RuntimeSettings:
         )
         remote = self.address is None or self.kind != "local"
         check(remote, "address", "has no meaning with kind: local", got=self.address, do="drop it")
+
+    def limits(self, clients: int) -> tuple[int, int]:
+        """Return how many client actors there must and may be; (0, 0) for what is no number."""
+        if self.actors == "auto":
+            return 1, clients
+        if self.actors == "per_client":
+            return clients, clients
+        fewest, dots, most = str(self.actors).partition("..")
+        if not fewest.isdecimal() or (dots and not most.isdecimal()):
+            return 0, 0
+        return int(fewest), int(most or fewest)
 
     def check_deadline(self, method: str, stateless: bool | None) -> None:
         """Refuse a deadline that nothing would come of.

@@ -120,40 +120,51 @@ def kept_actors(ray_session: None) -> Iterator[None]:
     """Client actors serve one run of the module after another: starting one costs seconds."""
     import ray
 
-    from raysim.runtime.ray.client_actors import ClientActors
+    from raysim.runtime.ray.hosts import Hosts
+    from raysim.runtime.ray.seats import Seats
 
-    idle: list[tuple[Any, str, Any]] = []
-    init, new, stop = ClientActors.__init__, ClientActors._new, ClientActors.end
+    idle: list[tuple[Any, Any]] = []
+    first, new, end = Seats.first, Hosts._new, Hosts.end
 
-    def begin(self: ClientActors, *arguments: Any) -> None:
-        init(self, *arguments)
-        while idle:  # of another share or place: they make way
-            ray.kill(idle.pop()[-1])
+    def make_way() -> None:
+        groups = {seat.group for seat, _ in idle}
+        while idle:
+            ray.kill(idle.pop()[1])
+        for group in groups:
+            ray.util.remove_placement_group(group)
 
-    def take(self: ClientActors, cohort: int, strategy: Any) -> Any:
-        place = self._runtime.per_actor, getattr(strategy, "node_id", None)
-        at = next((i for i, (*kept, _) in enumerate(idle) if tuple(kept) == place), None)
+    def take_places(self: Seats, plan: Any) -> list[Any]:
+        fits = [seat.group.bundle_specs[seat.bundle] for seat, _ in idle]
+        if list(plan.bundles) != fits[: len(plan.bundles)]:  # of another share, or too few
+            make_way()
+            return first(self, plan)
+        seats = [seat for seat, _ in idle[: len(plan.bundles)]]
+        self._groups = list(dict.fromkeys(seat.group for seat in seats))
+        return seats
+
+    def take(self: Hosts, host: Any) -> Any:
+        at = next((i for i, (seat, _) in enumerate(idle) if seat == host.seat), None)
         if at is None:
-            return new(self, cohort, strategy)
-        actor, gpus = idle.pop(at)[-1], self._runtime.per_actor.gpus
-        given = self._cohorts[cohort], self._spec
-        again = lambda host, *given, **named: host.__init__(*given, **named)  # noqa: E731
+            return new(self, host)
+        actor, gpus = idle.pop(at)[1], self._runtime.per_actor.gpus
+        host.name = "kept"
+        given = [self.record[k] for k in sorted(host.clients)], self._spec
+        again = lambda process, *given, **named: process.__init__(*given, **named)  # noqa: E731
         actor.__ray_call__.remote(again, *given, gpus=gpus, warm=self._warm)
         return actor
 
-    def end(self: ClientActors) -> None:
-        if not self.rows:  # they never answered
-            return stop(self)
-        share = self._runtime.per_actor
-        idle.extend((share, r["node_id"], a) for r, a in zip(self.rows, self.actors, strict=True))
-        self.actors = []
+    def keep(self: Hosts) -> None:
+        if not all(host.row for host in self.all):  # they never answered
+            return end(self)
+        idle[:0] = [(host.seat, host.actor) for host in self.there()]
+        self.all = []
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, changed in (("__init__", begin), ("_new", take), ("end", end)):
-            patch.setattr(ClientActors, name, changed)
+        patch.setattr(Seats, "first", take_places)
+        patch.setattr(Hosts, "_new", take)
+        patch.setattr(Hosts, "end", keep)
         yield
-    for *_, actor in idle:
-        ray.kill(actor)
+    make_way()
 
 
 ACTIVE = {

@@ -164,7 +164,7 @@ def test_a_wrong_word_lists_the_words_and_suggests_one():
 
 
 @pytest.mark.parametrize(
-    ("override", "word"), [("runtime.actors=many", "auto"), ("method.grouping.rank=ful", "full")]
+    ("override", "word"), [("runtime.servers=many", "auto"), ("method.grouping.rank=ful", "full")]
 )
 def test_a_number_or_word_setting_tells_its_words(override, word):
     assert f"'{word}'" in refusal(override)

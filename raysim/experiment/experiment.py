@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import logging
 import os
@@ -213,7 +214,10 @@ class Experiment:
         return context
 
     def _write_head(self, data: DriverData, federation: Federation) -> None:
-        self.folder.write("config.yaml", config_yaml(self.config))
+        runtime = getattr(federation, "runtime", self.config.runtime)  # with its shares worked out
+        self.folder.write(
+            "config.yaml", config_yaml(dataclasses.replace(self.config, runtime=runtime))
+        )
         facts = describe_environment()
         facts["data"] = {"name": data.store.name, "digest": data.store.digest}
         facts["federation"] = _described(data)
@@ -343,7 +347,7 @@ def make_federation(config: RunConfig, data: DriverData) -> Federation:
         return LocalFederation(records, spec)
     from raysim.runtime.ray.federation import RayFederation
 
-    return RayFederation(records, spec, config.runtime, warm=warm)
+    return RayFederation(records, spec, config.runtime, warm=warm, name=config.name)
 
 
 def preview(config: RunConfig) -> dict[str, Any]:

@@ -143,6 +143,31 @@ class Cohort:
                     memory[int(client)][name] = array
             self._memory.update(memory)
 
+    def adopt(
+        self,
+        records: Iterable[ClientRecord],
+        folder: str,
+        shards: Mapping[str, Iterable[ClientId]],
+        calls: Iterable[Call],
+        resolve: Callable[[Any], Any],
+    ) -> None:
+        """Take clients over: their memory is that of a commit and of ``calls``, made since then."""
+        new = Cohort(records, self._world)
+        new.load(folder, shards)
+        for call in calls:
+            new.run(replace(call, number=None), resolve)
+        self._clients.update(new._clients)
+        self._memory.update(new._memory)
+        self._before = {k: tree for k, tree in self._before.items() if k not in new._clients}
+        self._unsaved = (self._unsaved - new._clients.keys()) | new._unsaved
+
+    def release(self, clients: Iterable[ClientId]) -> None:
+        """Forget clients that moved elsewhere."""
+        for k in clients:
+            self._clients.pop(k, None)
+            self._memory.pop(k, None)
+            self._unsaved.discard(k)
+
     def _rewind(self, number: int | None) -> None:
         """Take memory back to before the call ``number`` if this is not its first time."""
         if number is None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raysim.errors import CheckpointError, Interrupted, ModelsLost, WorkerLost
@@ -118,7 +118,7 @@ class Coordinator:
             return
         with self._interruptible():
             try:
-                self._commit(self.state, self.done)
+                self.state = self._commit(self.state, self.done)
             except ModelsLost as lost:
                 log.warning("%s; the rounds after the last commit have to be run again", lost)
 
@@ -127,8 +127,9 @@ class Coordinator:
         state, event = self._round(step, where, self.state)
         self._stopping = self._stop_asked  # read once: a signal may come at any line
         last_of_stage = where.round + 1 == where.rounds
-        if last_of_stage or self._stopping or (where.round + 1) % self._every == 0:
-            self._commit(state, self.done + 1)
+        due = last_of_stage or self._stopping or (where.round + 1) % self._every == 0
+        if due or self._federation.unsettled:
+            state = self._commit(state, self.done + 1)
         self.state, self.done = state, self.done + 1
         return event
 
@@ -167,7 +168,7 @@ class Coordinator:
         self._tell(event)
         return state, event
 
-    def _commit(self, state: State, finished: int) -> None:
+    def _commit(self, state: State, finished: int) -> State:
         self._folder.check_lock()
         stored = self._federation.commit(self._folder.checkpoint, state.models)
         groups = {str(k): g for k, g in state.groups.items()}
@@ -176,6 +177,10 @@ class Coordinator:
         self._folder.seal()
         self._returns, self._committed, self.stored = 0, finished, stored["models"]
         self._tell(Event("commit", round=finished))
+        if finished == self.total:
+            return state
+        moved = self._federation.settle(self._folder.checkpoint, self.stored, state.models)
+        return replace(state, models={**state.models, **moved})
 
     def _restore(self) -> tuple[State, int]:
         manifest = read_manifest(self._folder.checkpoint)

@@ -56,6 +56,7 @@ class LocalFederation:
         self._shards: dict[str, list[ClientId]] = {}
         self.where: Where | None = None
         self.restarts = 0
+        self.unsettled = False
         self.late: list[ClientId] = []
 
     def map(
@@ -119,6 +120,12 @@ class LocalFederation:
         self._shards = merge_shards(self._shards, [saved] if saved else [])
         stored = {name: write_object(folder, self.get(h)) for name, h in sorted(models.items())}
         return {"memory": self._shards, "models": stored}
+
+    def settle(
+        self, folder: str, stored: Mapping[str, str], models: Mapping[str, Handle]
+    ) -> dict[str, Handle]:
+        """Do nothing: everything stays in this process."""
+        return {}
 
     def restore(self, folder: str, manifest: Mapping[str, Any]) -> dict[str, Handle]:
         self._shards = dict(manifest["memory"])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import bisect
+import heapq
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raysim.errors import EnvironmentNotFit
@@ -23,16 +26,18 @@ class Node:
     """What Ray calls it; two nodes may share a name."""
     is_driver: bool = False
     """Whether the coordinator runs there."""
+    is_head: bool = False
+    """Whether it is the cluster's head."""
 
     def slots(self, share: ShareSettings) -> int:
         """How many actors of this share fit."""
-        by_cpu = math.floor(self.cpus / share.cpus + 1e-9)
-        if not share.gpus:
+        by_cpu, gpus = math.floor(self.cpus / share.cpus + 1e-9), float(share.gpus)
+        if not gpus:
             return by_cpu
-        if share.gpus >= 1:
-            return min(by_cpu, math.floor(self.gpus / share.gpus + 1e-9))
+        if gpus >= 1:
+            return min(by_cpu, math.floor(self.gpus / gpus + 1e-9))
         # A slice lives on one GPU: 3 GPUs hold 3 actors of 0.6, not 5.
-        return min(by_cpu, math.floor(self.gpus) * math.floor(1 / share.gpus + 1e-9))
+        return min(by_cpu, math.floor(self.gpus) * math.floor(1 / gpus + 1e-9))
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,17 @@ class Plan:
     cohorts: tuple[tuple[int, ...], ...]
     """Clients of each client actor."""
     homes: tuple[Node, ...]
-    """Node of each client actor."""
+    """Node of each client actor; Ray may choose another one with the same room."""
+    bundles: tuple[dict[str, float], ...]
+    """What to reserve: the share of an actor, or a GPU with the shares of those on it."""
+    seats: tuple[int, ...]
+    """Bundle of each client actor."""
+    more: tuple[dict[str, float], ...]
+    """Bundles that the run takes up later, when the autoscaler has brought nodes for them."""
     servers: tuple[Node, ...]
-    """Node of each parameter server."""
+    """Node of each parameter server that starts at once."""
+    runtime: RuntimeSettings
+    """The settings with the share of an actor worked out."""
 
 
 def plan(sizes: Sequence[int], nodes: Sequence[Node], runtime: RuntimeSettings) -> Plan:
@@ -52,19 +65,88 @@ def plan(sizes: Sequence[int], nodes: Sequence[Node], runtime: RuntimeSettings) 
 
     Or say why that cannot be.
     """
+    runtime = resolved(runtime, len(sizes), nodes)
     share = runtime.per_actor
-    room = sum(node.slots(share) for node in nodes)
-    wanted = min(room, len(sizes)) if runtime.actors == "auto" else runtime.actors
-    if wanted > len(sizes):
+    fewest, most = runtime.limits(len(sizes))
+    if fewest > len(sizes):
         raise EnvironmentNotFit(
-            f"runtime.actors is {wanted}, but there are only {len(sizes)} clients and an "
+            f"runtime.actors is {runtime.actors}, but there are only {len(sizes)} clients and an "
             f"actor hosts "
             f"at least one; lower runtime.actors to {len(sizes)} or raise data.partition.clients"
         )
-    if wanted < 1 or wanted > room:
-        raise EnvironmentNotFit(_does_not_fit(max(wanted, 1), room, nodes, share))
-    homes = spread(nodes, share, wanted)
-    return Plan(balance(sizes, wanted), homes, _server_nodes(nodes, homes, runtime.servers))
+    room = sum(node.slots(share) for node in nodes)
+    most = min(most, len(sizes), max(room, runtime.autoscale or 0))
+    if fewest > most:
+        raise EnvironmentNotFit(_does_not_fit(fewest, most, nodes, share))
+    starts = ".." in str(runtime.actors)  # with what is there
+    wanted = max(fewest, min(most, room)) if starts else most
+    homes = spread(nodes, share, min(wanted, room)) + _brought(share, wanted - room)
+    bundles, seats = bundled(homes, share)
+    more = bundled(_brought(share, most - max(wanted, room)), share)[0]
+    counts = Counter(home.id for home in homes)
+    num_servers = 1 if runtime.servers == "auto" else runtime.servers
+    servers = near(nodes, [counts] * num_servers)
+    return Plan(balance(sizes, wanted), homes, bundles, seats, more, servers, runtime)
+
+
+def resolved(runtime: RuntimeSettings, clients: int, nodes: Sequence[Node]) -> RuntimeSettings:
+    """Return the settings with numbers for ``per_actor``.
+
+    One actor per client shrinks its CPU share until all fit; GPUs are shared evenly on request.
+    """
+    share, gpus = runtime.per_actor, sum(math.floor(node.gpus) for node in nodes)
+    every = runtime.actors == "per_client"
+    if share.gpus == "auto":
+        by_cpu = clients if every else sum(n.slots(replace(share, gpus=0.0)) for n in nodes)
+        count = min(max(runtime.limits(clients)[1], 1), max(by_cpu, 1))
+        # Ten-thousandths, rounded down: what Ray counts in.
+        on_one = math.ceil(count / gpus) if gpus else 0
+        share = replace(share, gpus=(10_000 // on_one) / 10_000 if on_one else 0.0)
+    if every and not runtime.autoscale:
+
+        def fits(cpus: float) -> bool:
+            smaller = replace(share, cpus=cpus)
+            return sum(node.slots(smaller) for node in nodes) >= clients
+
+        cpus = share.cpus if fits(share.cpus) else _largest(fits, share.cpus)
+        share = share if cpus is None else replace(share, cpus=cpus)
+    return replace(runtime, per_actor=share)
+
+
+def _brought(share: ShareSettings, count: int) -> tuple[Node, ...]:
+    """Return homes on nodes that an autoscaler is to bring: a GPU each, or an actor's share."""
+    gpus = float(share.gpus)
+    on_one = math.floor(1 / gpus + 1e-9) if 0 < gpus < 1 else 1
+    cpus, whole = on_one * share.cpus, max(gpus, 1.0) if gpus else 0.0
+    nodes = [Node("autoscaler", cpus, whole, f"+{i}") for i in range(max(count, 0))]
+    return tuple(nodes[i // on_one] for i in range(len(nodes)))
+
+
+def bundled(
+    homes: Sequence[Node], share: ShareSettings
+) -> tuple[tuple[dict[str, float], ...], tuple[int, ...]]:
+    """Return what to reserve for actors, and the bundle of each of them.
+
+    Ray fills one GPU before the next. So slices get whole GPUs as bundles, and each node's actors
+    are dealt to its GPUs in turn; a node that needs one GPU gives the part that is used.
+    """
+    gpus = float(share.gpus)
+    sliced = 0 < gpus < 1
+    on_node = Counter(home.id for home in homes)
+    used = {n.id: min(math.floor(n.gpus), on_node[n.id]) if sliced else 0 for n in homes}
+    places: dict[tuple[str, int], int] = {}
+    seats, dealt = [], Counter[str]()
+    for home in homes:
+        turn = dealt[home.id] % used[home.id] if sliced else dealt[home.id]
+        dealt[home.id] += 1
+        seats.append(places.setdefault((home.id, turn), len(places)))
+    whole = any(count > 1 for count in used.values())
+    bundles = []
+    for bundle in range(len(places)):
+        count = seats.count(bundle)
+        asked = {"CPU": round(count * share.cpus, 4)}
+        bundles.append(asked | ({"GPU": 1.0 if whole else round(count * gpus, 4)} if gpus else {}))
+    return tuple(bundles), tuple(seats)
 
 
 def describe_plan(
@@ -72,6 +154,11 @@ def describe_plan(
 ) -> dict[str, Any]:
     """Return a plan as plain values, node by node, for people to look at."""
     layout = plan(sizes, nodes, runtime)
+    share = layout.runtime.per_actor
+    brought = {home.id: home for home in layout.homes if home.name == "autoscaler"}
+    workers = sum(not node.is_head for node in nodes)
+    many = runtime.servers == "auto" and len(nodes) > 1
+    servers = f"up to {MOST_SERVERS * max(workers, 1)}" if many else len(layout.servers)
 
     def actors(node: Node) -> list[dict[str, int]]:
         own = [c for c, home in zip(layout.cohorts, layout.homes, strict=True) if home == node]
@@ -79,8 +166,8 @@ def describe_plan(
 
     return {
         "clients": len(sizes),
-        "per_actor": {"cpus": runtime.per_actor.cpus, "gpus": runtime.per_actor.gpus},
-        "servers": runtime.servers,
+        "per_actor": {"cpus": share.cpus, "gpus": share.gpus},
+        "servers": servers,
         "nodes": [
             {
                 "name": node.name,
@@ -90,7 +177,7 @@ def describe_plan(
                 "servers": layout.servers.count(node),
                 "coordinator": node.is_driver,
             }
-            for node in nodes
+            for node in (*nodes, *brought.values())
         ],
     }
 
@@ -98,65 +185,110 @@ def describe_plan(
 def spread(nodes: Sequence[Node], share: ShareSettings, count: int) -> tuple[Node, ...]:
     """Return a node for each of ``count`` actors that fit: all nodes filled to the same part."""
     slots = [node.slots(share) for node in nodes]
-    used = [0] * len(nodes)
+
+    def part(i: int, used: int) -> tuple[float, str, str, int, int]:
+        return (used + 1) / slots[i], nodes[i].name, nodes[i].id, i, used + 1
+
+    heap = [part(i, 0) for i in range(len(nodes)) if slots[i]]
+    heapq.heapify(heap)
     homes = []
     for _ in range(count):
-        free = (i for i in range(len(nodes)) if used[i] < slots[i])
-        emptiest = min(free, key=lambda i: ((used[i] + 1) / slots[i], nodes[i].name, nodes[i].id))
-        used[emptiest] += 1
-        homes.append(nodes[emptiest])
+        *_, i, used = heap[0]
+        homes.append(nodes[i])
+        if used < slots[i]:
+            heapq.heapreplace(heap, part(i, used))
+        else:
+            heapq.heappop(heap)
     return tuple(homes)
 
 
-def share_out(home: Mapping[int, int], sizes: Mapping[int, int], num_actors: int) -> dict[int, int]:
-    """Return an actor for each client of a call: its home, unless that leaves others idle.
+def share_out(
+    home: Mapping[int, int], sizes: Mapping[int, int], actors: Iterable[int]
+) -> dict[int, int]:
+    """Return an actor for each client: its home, unless that is gone or leaves others idle.
 
     A random tenth of the clients is never spread evenly, and a round takes as long as the actor
     with most to do. The smallest clients of the fullest actor move while that shortens the round.
     """
+    members: dict[int, list[int]] = {a: [] for a in actors}
+    loads = dict.fromkeys(members, 0)
+    full, empty = [(0, a) for a in loads], [(0, a) for a in loads]
+    heapq.heapify(full)
+    heapq.heapify(empty)
+
+    def load(actor: int, work: int) -> None:
+        loads[actor] += work
+        heapq.heappush(full, (-loads[actor], actor))
+        heapq.heappush(empty, (loads[actor], actor))
+
+    def first(heap: list[tuple[int, int]]) -> int:
+        while abs(heap[0][0]) != loads[heap[0][1]]:  # an older load of this actor
+            heapq.heappop(heap)
+        return heap[0][1]
+
     place = dict(home)
-    members: list[list[int]] = [[] for _ in range(num_actors)]
-    for client in sorted(home, key=lambda k: (-sizes[k], k)):
-        members[home[client]].append(client)
-    loads = [sum(max(sizes[k], 1) for k in own) for own in members]
+    by_size = sorted(home, key=lambda k: (-sizes[k], k))
+    for client in sorted(by_size, key=lambda k: home[k] not in members):  # the homeless last
+        if home[client] not in members:
+            place[client] = first(empty)
+        members[place[client]].append(client)
+        load(place[client], max(sizes[client], 1))
     while True:
-        fullest = max(range(num_actors), key=lambda a: (loads[a], -a))
-        emptiest = min(range(num_actors), key=lambda a: (loads[a], a))
+        fullest, emptiest = first(full), first(empty)
         if len(members[fullest]) < 2:
             return place
-        client = members[fullest][-1]
+        client = min(members[fullest], key=lambda k: (sizes[k], -k))
         work = max(sizes[client], 1)
         if loads[emptiest] + work >= loads[fullest]:
             return place
-        members[emptiest].append(members[fullest].pop())
-        loads[fullest] -= work
-        loads[emptiest] += work
+        members[fullest].remove(client)
+        members[emptiest].append(client)
+        load(fullest, -work)
+        load(emptiest, work)
         place[client] = emptiest
 
 
-def _server_nodes(nodes: Sequence[Node], homes: Sequence[Node], count: int) -> tuple[Node, ...]:
-    """Return a node for each server, one after another.
+MOST_SERVERS = 4
+"""Parameter servers on one node, unless all nodes have as many."""
 
-    Nodes without client actors, where servers take nothing from clients; else all nodes. The
-    coordinator's node comes first: what it holds dies only with the run itself.
+
+def near(nodes: Sequence[Node], clients: Sequence[Mapping[str, int]]) -> tuple[Node, ...]:
+    """Return a node for each server: that with most of its clients, by node id.
+
+    The head takes one only where there is no other node, since models of all groups would meet
+    there.
     """
-    ordered = sorted(nodes, key=lambda n: (not n.is_driver, n.name, n.id))
-    taken = {home.id for home in homes}
-    candidates = [node for node in ordered if node.id not in taken] or ordered
-    return tuple(candidates[i % len(candidates)] for i in range(count))
+    workers = [node for node in nodes if not node.is_head] or list(nodes)
+    used: Counter[str] = Counter()
+    chosen = []
+    for own in clients:
+        crowd = {n.id: used[n.id] if used[n.id] >= MOST_SERVERS else 0 for n in workers}
+        best = min(
+            workers, key=lambda n: (crowd[n.id], -own.get(n.id, 0), used[n.id], n.name, n.id)
+        )
+        used[best.id] += 1
+        chosen.append(best)
+    return tuple(chosen)
 
 
 def balance(sizes: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
     """Cut clients into ``count`` cohorts of nearly equal work.
 
-    Largest first, to the least loaded.
+    Largest first, to the least loaded; clients of one size go to the cohorts in runs, so that
+    neighbours stay together.
     """
-    loads = [0] * count
+    heap = [(0, 0, a) for a in range(count)]
     members: list[list[int]] = [[] for _ in range(count)]
-    for client in sorted(range(len(sizes)), key=lambda k: (-sizes[k], k)):
-        lightest = min(range(count), key=lambda a: (loads[a], len(members[a]), a))
-        loads[lightest] += max(sizes[client], 1)
-        members[lightest].append(client)
+    by_size = sorted(range(len(sizes)), key=lambda k: (-sizes[k], k))
+    for size, group in itertools.groupby(by_size, key=lambda k: sizes[k]):
+        same, turns = list(group), Counter[int]()
+        for _ in same:
+            load, hosted, lightest = heap[0]
+            heapq.heapreplace(heap, (load + max(size, 1), hosted + 1, lightest))
+            turns[lightest] += 1
+        ahead = iter(same)
+        for a in sorted(turns):
+            members[a] += itertools.islice(ahead, turns[a])
     return tuple(tuple(sorted(m)) for m in members)
 
 
@@ -178,13 +310,13 @@ def _smaller_shares(wanted: int, nodes: Sequence[Node], share: ShareSettings) ->
         smaller = ShareSettings(cpus=cpus, gpus=gpus)
         return sum(node.slots(smaller) for node in nodes) >= wanted
 
-    cpus = _largest(lambda value: fits(value, share.gpus), share.cpus)
-    gpus = _largest_slice(lambda value: fits(share.cpus, value), share.gpus)
+    cpus = _largest(lambda value: fits(value, float(share.gpus)), share.cpus)
+    gpus = _largest_slice(lambda value: fits(share.cpus, value), float(share.gpus))
     ways = [_say_gpus(gpus, nodes)] if gpus is not None else []
     ways += [_say_cpus(cpus)] if cpus is not None else []
     if ways:
         return ways
-    gpus = _largest_slice(lambda value: fits(0.001, value), share.gpus)
+    gpus = _largest_slice(lambda value: fits(0.001, value), float(share.gpus))
     if gpus is None:
         return []
     both = _largest(lambda value: fits(value, gpus), share.cpus)

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.cluster
 
 LOOK = """
 import time
+from raysim.runtime.ray.federation import RayFederation
 
 
 def seen_by_client(client, memory, arguments):
@@ -23,9 +24,12 @@ def seen_by_server():
 def pin(clients, groups=2, **runtime):
     partition = {"kind": "tasks", "clients": clients, "groups": groups}
     setup = config("unused", f"data.partition={json.dumps(partition)}", **runtime)
-    federation = make_federation(setup, DriverData(setup.data, setup.seed))
+    data = DriverData(setup.data, setup.seed)
+    spec = data.spec()  # no module to warm up: forty processes with torch take minutes to start
+    federation = RayFederation(data.client_records(), spec, setup.runtime, name=setup.name)
     facts = {
         "rows": federation.describe(),
+        "share": [federation.runtime.per_actor.cpus, federation.runtime.per_actor.gpus],
         "clients": list(federation.map(seen_by_client).values()),
         "server": federation.serve(seen_by_server),
     }
@@ -97,6 +101,53 @@ def test_cpu_actors_are_spread_over_the_nodes(two_nodes):
 
 def test_a_parameter_server_sees_no_gpu(two_nodes):
     assert (two_nodes["slices"]["server"], two_nodes["shares"]["server"]) == ("", "")
+
+
+@pytest.fixture(scope="module")
+def four_gpus(in_cluster):
+    """Sixteen slices, and an actor for each of forty clients, on a node with four GPUs."""
+    script = """
+    tell(
+        sixteen=pin(16, actors=16, per_actor={"cpus": 0.5, "gpus": 0.1}),
+        forty=pin(40, actors="per_client", per_actor={"cpus": 1, "gpus": "auto"}),
+        none=pin(4, actors="per_client", per_actor={"cpus": 1}),
+        refused=refusal(actors="per_client", per_actor={"cpus": 1, "gpus": 1}),
+        groups=[g["state"] for g in ray.util.placement_group_table().values()],
+    )
+    """
+    return in_cluster([{"num_cpus": 16, "num_gpus": 4}], LOOK + unindent(script))
+
+
+@pytest.mark.parametrize(("case", "on_one"), [("sixteen", 4), ("forty", 10)])
+def test_every_gpu_gets_as_many_actors(four_gpus, case, on_one):
+    gpus = Counter(gpu for row in clients_of(four_gpus[case]) for gpu in row["gpu_ids"])
+
+    assert gpus == {"0": on_one, "1": on_one, "2": on_one, "3": on_one}
+
+
+def test_one_actor_per_client_shares_what_is_there_and_is_named_after_its_client(four_gpus):
+    rows = clients_of(four_gpus["forty"])
+
+    assert four_gpus["forty"]["share"] == [0.4, 0.1]
+    assert sorted(row["name"] for row in rows) == sorted(
+        f"quickstart/client-{k}" for k in range(40)
+    )
+
+
+def test_no_gpu_is_touched_unless_asked_for(four_gpus):
+    assert all(row["gpu_ids"] == [] for row in clients_of(four_gpus["none"]))
+
+
+def test_one_actor_per_client_that_does_not_fit_is_refused_with_the_numbers(four_gpus):
+    code, text = four_gpus["refused"]
+
+    assert code == 3
+    assert "asked for 12 client actors of 1 CPUs and 1 GPUs" in text
+    assert "room for 4 exists" in text
+
+
+def test_ended_runs_leave_no_placement_group(four_gpus):
+    assert set(four_gpus["groups"]) == {"REMOVED"}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from ray import cloudpickle
 
 from raysim.errors import ClientFailed, ConfigError, EnvironmentNotFit, RaysimError
 from raysim.protocols import Contribution, Where
-from raysim.runtime.ray.client_actors import ClientActors, RayHandle
+from raysim.runtime.ray.client_actors import ClientActors
+from raysim.runtime.ray.processes import RayHandle
 from raysim.storage.checkpoint import tree_digest
 
 pytestmark = pytest.mark.ray
@@ -108,9 +109,9 @@ def test_a_map_is_one_call_per_actor(federate, monkeypatch):
     sent = []
     submit = ClientActors._submit
 
-    def count(self, cohort, *arguments):
-        sent.append(cohort)
-        return submit(self, cohort, *arguments)
+    def count(self, host, *arguments):
+        sent.append(host.number)
+        return submit(self, host, *arguments)
 
     monkeypatch.setattr(ClientActors, "_submit", count)
     homes = federation.map(where_am_i)
@@ -261,11 +262,13 @@ def test_rows_say_who_runs_where_with_which_share(federate):
     rows = federation.describe()
     clients = [row for row in rows if row["role"] == "clients"]
 
-    assert [row["role"] for row in rows] == ["clients", "clients", "server"]
+    assert [row["role"] for row in rows] == ["clients", "clients", "server", "coordinator"]
+    names = [row["name"] for row in rows]
+    assert names == ["run/clients-1-3", "run/clients-0,4", "run/server-group-0", "run"]
     assert {row["pid"] for row in clients} == set(pids.values())
     assert sum(row["clients"] for row in rows) == 5
     assert {row["share"] for row in clients} == {"0.5 CPU"}
-    assert len({row["actor"] for row in rows}) == 3
+    assert len({row["actor"] for row in rows}) == 4
     assert all(row["node"] and row["node_id"] for row in rows)
 
 
@@ -287,9 +290,10 @@ def test_actors_that_find_no_free_place_are_refused_with_the_numbers(federate):
     ray.get(other_job.ready.remote())
 
     with pytest.raises(EnvironmentNotFit) as caught:
-        federate(actors=2, cpus=1, start_timeout_s=2.0)
+        federate(actors=2, cpus=1, queue_timeout_s=2.0)
 
-    assert "3 actors did not start within runtime.start_timeout_s = 2 s" in str(caught.value)
+    assert "room for 2 client actors of 1 CPUs" in str(caught.value)
+    assert "not free within runtime.queue_timeout_s = 2 s" in str(caught.value)
     assert "free now: 0 CPUs" in str(caught.value)
     ray.kill(other_job)
     assert free_cpus(at_least=free) == free  # the refused actors do not come up later

@@ -125,9 +125,9 @@ def test_memory_goes_back_under_an_actor_that_hangs(federate, tmp_path):
     federation.map(remember, value=1.0)
     manifest = federation.commit(str(tmp_path), {})
     federation.map(remember, value=2.0)
-    hosts = federation._hosts
     slow = Call(hang, (0,), {"marker": str(tmp_path / "slow"), "who": 0}, {}, number=10**6)
-    hosts._submit(hosts._home[0], slow, 1)  # as if its round had been given up
+    host = federation._hosts.home[0]
+    federation._clients._submit(host, slow, 1)  # as if its round had been given up
 
     federation.restore(str(tmp_path), manifest)
 
@@ -137,7 +137,7 @@ def test_memory_goes_back_under_an_actor_that_hangs(federate, tmp_path):
 def test_a_call_that_reaches_an_actor_twice_counts_once(federate):
     federation = federate(actors=1)
     federation.map(remember, value=1.0)
-    actor = federation._hosts.actors[0]
+    actor = federation._hosts.all[0].actor
     twice = Call(remember, (0, 1), {"value": 2.0}, {}, number=1000)
 
     first, again = ray.get([actor.run.remote(twice, 1) for _ in range(2)])

@@ -131,7 +131,7 @@ def test_actors_are_made_from_small_values_without_truth(ray_session, monkeypatc
             sent.append(cloudpickle.dumps((arguments, named)))
             return self
 
-    for module in ("client_actors", "servers"):
+    for module in ("hosts", "servers"):
         monkeypatch.setattr(f"raysim.runtime.ray.{module}._Remote", Spy())
     make_federation(config, data)
 

@@ -11,7 +11,7 @@ from raysim.runtime.ray.failures import Losses
 
 def lose(times: int, max_restarts: int) -> Losses:
     """Return the count after actor 2 was lost so many times."""
-    losses = Losses("client actor", 3, max_restarts)
+    losses = Losses("client actor", max_restarts)
     where = Where("train", 0, 5)
     for _ in range(times):
         losses.allow(2, OSError("out of memory"), where=where, during="train_task", node="10.0.0.1")

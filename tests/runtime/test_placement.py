@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from raysim.runtime.placement import (
     Node,
     balance,
     describe_plan,
+    near,
     plan,
     share_out,
     spread,
@@ -104,6 +106,10 @@ def test_cohorts_differ_by_at_most_the_largest_client():
     loads = [sum(sizes[k] for k in cohort) for cohort in balance(sizes, 7)]
 
     assert max(loads) - min(loads) <= max(sizes)
+
+
+def test_clients_of_one_size_stay_beside_their_neighbours():
+    assert balance([6] * 8, 2) == ((0, 1, 2, 3), (4, 5, 6, 7))
 
 
 def test_clients_without_samples_are_spread_too():
@@ -201,8 +207,13 @@ def followed(runtime: RuntimeSettings, way: str) -> RuntimeSettings:
         (lambda: share(1, 0.00001), "gpus cannot be finer than 0.0001"),
         (lambda: share(1.00001), "cpus cannot be finer than 0.0001"),
         (lambda: share(float("inf")), "cpus must be finite"),
-        (lambda: asked(0), "actors must be auto or at least 1, got 0"),
+        (lambda: asked(0), "actors must be auto, per_client, a range like 2..8 or at least 1, got 0"),
+        (lambda: asked("5..2"), "actors must be auto, per_client, a range like 2..8"),
+        (lambda: asked("2.."), "actors must be auto, per_client, a range like 2..8"),
+        (lambda: asked("all"), "actors must be auto, per_client, a range like 2..8"),
         (lambda: RuntimeSettings(servers=0), "servers must be at least 1"),
+        (lambda: RuntimeSettings(autoscale=0), "autoscale must be at least 1"),
+        (lambda: RuntimeSettings(queue_timeout_s=0), "queue_timeout_s must be positive"),
         (lambda: RuntimeSettings(max_restarts=-1), "max_restarts must not be negative"),
         (lambda: RuntimeSettings(start_timeout_s=0), "start_timeout_s must be positive"),
         (lambda: RuntimeSettings(kind="local", address="auto"), "address has no meaning"),
@@ -226,7 +237,7 @@ def named(nodes):
     return [node.name for node in nodes]
 
 
-HEAD = Node("head", 0, 0, "h", is_driver=True)
+HEAD = Node("head", 0, 0, "h", is_driver=True, is_head=True)
 SMALL, LARGE = Node("small", 2, 0, "s"), Node("large", 8, 0, "l")
 
 
@@ -252,34 +263,122 @@ def test_no_node_gets_more_than_it_holds():
     assert (homes.count("a"), homes.count("b"), homes.count("c")) == (3, 8, 0)
 
 
-def test_servers_sit_beside_the_coordinator_where_it_has_no_clients():
-    layout = plan([1] * 8, [SMALL, HEAD, LARGE], replace(asked("auto"), servers=2))
-
-    assert named(layout.servers) == ["head", "head"]
-    assert "head" not in named(layout.homes)
-
-
-def test_servers_take_idle_nodes_before_those_with_clients():
-    driver = replace(LARGE, is_driver=True)
-
-    layout = plan([1], [driver, SMALL], replace(asked(1), servers=2))
-
-    assert (named(layout.homes), named(layout.servers)) == (["large"], ["small", "small"])
+@pytest.mark.parametrize(
+    ("clients", "expected"),
+    [
+        ([{"s": 1, "l": 5}, {"s": 4, "l": 2}], ["large", "small"]),
+        ([{"h": 9}], ["large"]),  # nothing goes to the head
+        ([{"l": 1}] * 6, ["large"] * 4 + ["small"] * 2),  # at most four on a node
+        ([{"l": 1}] * 10, ["large"] * 4 + ["small"] * 4 + ["large", "small"]),
+    ],
+)
+def test_servers_are_near_most_of_their_clients_and_not_on_the_head(clients, expected):
+    assert sorted(named(near([SMALL, HEAD, LARGE], clients))) == sorted(expected)
 
 
-def test_servers_share_all_nodes_where_every_node_has_clients():
-    driver = replace(SMALL, is_driver=True)
+def test_a_head_alone_takes_the_servers():
+    assert named(near([HEAD], [{}, {}])) == ["head", "head"]
 
-    layout = plan([1] * 10, [LARGE, driver], replace(asked("auto"), servers=3))
 
-    assert named(layout.servers) == ["small", "large", "small"]
+# ---- what is reserved ------------------------------------------------------------------------
+
+
+def laid_out(clients, nodes, runtime):
+    layout = plan([1] * clients, nodes, runtime)
+    return layout, Counter(layout.seats)
+
+
+def test_slices_are_dealt_to_all_gpus_evenly():
+    layout, seats = laid_out(40, [Node("a", 16, 4, "a")], asked(16, 1, 0.1))
+
+    assert layout.bundles == ({"CPU": 4.0, "GPU": 1.0},) * 4
+    assert seats == {0: 4, 1: 4, 2: 4, 3: 4}
+
+
+def test_a_node_that_needs_one_gpu_reserves_the_part_that_is_used():
+    layout, seats = laid_out(8, [Node("a", 4, 1, "a"), Node("b", 4, 1, "b")], asked(6, 1, 0.25))
+
+    assert layout.bundles == ({"CPU": 3.0, "GPU": 0.75},) * 2
+    assert seats == {0: 3, 1: 3}
+
+
+def test_cpu_actors_and_whole_gpus_have_a_bundle_each():
+    assert laid_out(3, [Node("a", 4, 0)], asked(3, 0.5))[0].bundles == ({"CPU": 0.5},) * 3
+    both = laid_out(2, [Node("a", 4, 4)], asked(2, 1, 2))[0].bundles
+    assert both == ({"CPU": 1.0, "GPU": 2.0},) * 2
+
+
+def test_one_actor_per_client_shares_cpus_and_gpus_evenly():
+    layout, seats = laid_out(40, [Node("a", 16, 4, "a")], asked("per_client", 1, "auto"))
+
+    assert (layout.runtime.per_actor.cpus, layout.runtime.per_actor.gpus) == (0.4, 0.1)
+    assert len(layout.cohorts) == 40
+    assert set(seats.values()) == {10}
+
+
+def test_one_actor_per_client_takes_no_more_than_its_share():
+    layout, _ = laid_out(3, [Node("a", 64, 0, "a")], asked("per_client", 2))
+
+    assert layout.runtime.per_actor.cpus == 2
+
+
+@pytest.mark.parametrize(("clients", "gpus"), [(2, 1.0), (4, 1.0), (5, 0.5), (13, 0.25)])
+def test_gpus_are_shared_among_as_many_actors_as_there_are(clients, gpus):
+    layout, _ = laid_out(clients, [Node("a", 16, 4, "a")], asked("auto", 1, "auto"))
+
+    assert layout.runtime.per_actor.gpus == gpus
+
+
+def test_gpus_auto_is_none_where_there_is_none():
+    assert laid_out(4, [Node("a", 16, 0, "a")], asked("auto", 1, "auto"))[0].bundles == (
+        {"CPU": 1.0},
+    ) * 4
+
+
+def test_one_actor_per_client_that_cannot_fit_is_refused_with_the_arithmetic():
+    said = refusal([Node("a", 0.05, 0)], asked("per_client", 1))
+
+    assert "asked for 100 client actors" in said
+    assert "room for 0 exists (a: 0.05 CPUs" in said  # even at 0.001 CPUs only 50 would fit
+
+
+# ---- what comes later ------------------------------------------------------------------------
+
+
+def test_a_range_starts_with_what_is_there():
+    assert len(plan([1] * 20, [Node("a", 4, 0)], asked("2..8")).cohorts) == 4
+    assert len(plan([1] * 20, [Node("a", 40, 0)], asked("2..8")).cohorts) == 8
+    assert len(plan([1] * 5, [Node("a", 40, 0)], asked("2..8")).cohorts) == 5
+
+
+def test_a_range_that_begins_above_the_room_is_refused():
+    assert "asked for 6 client actors" in refusal([Node("a", 4, 0)], asked("6..8"))
+
+
+def test_what_the_autoscaler_may_bring_counts_as_room():
+    small = [Node("a", 2, 0, "a")]
+
+    fixed = plan([1] * 20, small, replace(asked(6), autoscale=8))
+    every = plan([1] * 20, small, replace(asked("auto"), autoscale=8))
+    some = plan([1] * 20, small, replace(asked("1..6"), autoscale=8))
+
+    assert (len(fixed.bundles), len(every.bundles)) == (6, 8)
+    assert (len(some.bundles), len(some.more)) == (2, 4)
+    said = refusal(small, replace(asked(9), autoscale=8))
+    assert "room for 8 exists" in said
+
+
+def test_gpus_that_the_autoscaler_brings_are_asked_for_whole():
+    layout = plan([1] * 8, [Node("head", 0, 0, "h")], replace(asked(8, 1, 0.25), autoscale=8))
+
+    assert layout.bundles == ({"CPU": 4.0, "GPU": 1.0},) * 2
 
 
 # ---- sharing out a round ---------------------------------------------------------------------
 
 
 def test_a_lopsided_round_is_shared_out_evenly():
-    place = share_out({k: int(k >= 2) for k in range(10)}, dict.fromkeys(range(10), 600), 2)
+    place = share_out({k: int(k >= 2) for k in range(10)}, dict.fromkeys(range(10), 600), range(2))
 
     assert sorted(place) == list(range(10))
     assert list(place.values()).count(0) == 5
@@ -288,7 +387,7 @@ def test_a_lopsided_round_is_shared_out_evenly():
 def test_an_even_round_stays_at_home():
     home = {k: k % 3 for k in range(9)}
 
-    assert share_out(home, dict.fromkeys(range(9), 7), 3) == home
+    assert share_out(home, dict.fromkeys(range(9), 7), range(3)) == home
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -301,7 +400,7 @@ def test_sharing_out_never_lengthens_a_round(seed):
     def longest(place):
         return max(sum(max(sizes[k], 1) for k in place if place[k] == a) for a in range(4))
 
-    place = share_out(home, sizes, 4)
+    place = share_out(home, sizes, range(4))
     assert place.keys() == home.keys()
     assert longest(place) <= longest(home)
     even = sum(max(n, 1) for n in sizes.values()) / 4
@@ -309,7 +408,7 @@ def test_sharing_out_never_lengthens_a_round(seed):
 
 
 def test_one_client_does_not_move():
-    assert share_out({7: 1}, {7: 500}, 3) == {7: 1}
+    assert share_out({7: 1}, {7: 500}, range(3)) == {7: 1}
 
 
 # ---- deadline and quorum ---------------------------------------------------------------------
@@ -338,7 +437,8 @@ def test_a_plan_names_every_node_with_its_actors_clients_and_servers():
     rows = {node["name"]: node for node in layout["nodes"]}
     assert (layout["clients"], layout["servers"], list(rows)) == (5, 2, ["head", "small", "large"])
     assert rows["head"]["actors"] == []
-    assert (rows["head"]["servers"], rows["head"]["coordinator"]) == (2, True)
+    assert (rows["head"]["servers"], rows["head"]["coordinator"]) == (0, True)
+    assert (rows["large"]["servers"], rows["small"]["servers"]) == (2, 0)
     actors = [*rows["small"]["actors"], *rows["large"]["actors"]]
     assert sum(actor["clients"] for actor in actors) == 5
     assert sum(actor["samples"] for actor in actors) == 16

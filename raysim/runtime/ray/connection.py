@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
-from ray.exceptions import AuthenticationError
+from ray._private.worker import global_worker
+from ray.exceptions import AuthenticationError, RpcError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysim.errors import EnvironmentNotFit
 from raysim.runtime.placement import Node
 from raysim.settings import RuntimeSettings
 
+log = logging.getLogger(__name__)
 KNOCK_S = 5.0
 """How long an address may take to accept a connection."""
 
@@ -33,7 +35,9 @@ def connect(runtime: RuntimeSettings) -> None:
     source, address = find_cluster(runtime.address)
     with _without_urls():
         if address is None:
-            ray.init(address="local", include_dashboard=False, **options)
+            context = ray.init(address="local", include_dashboard=runtime.dashboard, **options)
+            if runtime.dashboard:
+                log.warning("Ray's dashboard is at http://%s", context.dashboard_url)
             return
         try:
             _knock(address)
@@ -96,8 +100,9 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
 
 
-def nodes() -> list[Node]:
-    """Resources of every living node, in order of address."""
+def nodes(*, leaving: bool = False) -> list[Node]:
+    """Resources of every living node, in order of address; of those that drain only on request."""
+    drained = set() if leaving else draining()
     here = ray.get_runtime_context().get_node_id()
     found = [
         Node(
@@ -106,11 +111,20 @@ def nodes() -> list[Node]:
             gpus=float(node["Resources"].get("GPU", 0.0)),
             id=node["NodeID"],
             is_driver=node["NodeID"] == here,
+            is_head="node:__internal_head__" in node["Resources"],
         )
         for node in ray.nodes()
-        if node["Alive"]
+        if node["Alive"] and node["NodeID"] not in drained
     ]
     return sorted(found, key=lambda node: (node.name, node.id))
+
+
+def draining() -> set[str]:
+    """Ids of the nodes that Ray was told to empty: they will be gone soon."""
+    try:
+        return set(global_worker.gcs_client.get_draining_nodes())
+    except (AttributeError, RpcError):  # an older Ray, or its head does not answer just now
+        return set()
 
 
 def on_node(node: Node) -> NodeAffinitySchedulingStrategy:
@@ -131,7 +145,7 @@ def run_on(node: Node, task: Callable[..., Any], *arguments: Any) -> Any:
 
 def probe() -> str:
     """Start (or join) Ray, run one actor, and say what was found."""
-    from raysim.runtime.ray.client_actors import describe_process
+    from raysim.runtime.ray.processes import describe_process
 
     connect(RuntimeSettings())
     fact = ray.get(ray.remote(describe_process_task).remote(describe_process), timeout=60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 
 from ray.exceptions import (
     ActorDiedError,
@@ -37,9 +38,9 @@ LOST_MODEL = "a stored model was lost with its node; go on from the last checkpo
 class Losses:
     """Counts what was lost since the last commit, and ends the run when it is too much."""
 
-    def __init__(self, what: str, count: int, max_restarts: int) -> None:
+    def __init__(self, what: str, max_restarts: int) -> None:
         self._what, self._max_restarts = what, max_restarts
-        self._since_commit = [0] * count
+        self._since_commit: Counter[int] = Counter()
         self.restarts = 0
 
     def allow(
@@ -51,21 +52,26 @@ class Losses:
         during: str,
         node: str,
         call: int | None = None,
+        announced: bool = False,
     ) -> None:
-        """Count a loss; raise ``WorkerLost`` once there were more than allowed."""
+        """Count a loss; raise ``WorkerLost`` once there were more than allowed.
+
+        ``announced``: its node was draining, so that nothing is wrong with the run.
+        """
         first_line = str(reason).strip().splitlines()[0] if str(reason).strip() else repr(reason)
         restarts = self._since_commit[index]
-        if restarts >= self._max_restarts:
+        if restarts >= self._max_restarts and not announced:
             raise WorkerLost(
                 f"{self._what} {index} on node {node} was lost {restarts + 1} times since the "
                 f"last commit (runtime.max_restarts is {self._max_restarts}); last reason: "
                 f"{first_line}. If memory ran out, lower runtime.actors or train.batch_size; the "
                 "run can be continued with --resume"
             ) from reason
-        self._since_commit[index] += 1
-        self.restarts += 1
+        if not announced:
+            self._since_commit[index] += 1
+            self.restarts += 1
         facts: dict[str, object] = {"event": "lost", "actor": f"{self._what} {index}", "node": node}
-        facts |= {"during": during, "call": call}
+        facts |= {"during": during, "call": call} | ({"preempted": True} if announced else {})
         log.warning(
             "%s %d on node %s was lost in %s during %s (%s); rebuilding it",
             *(self._what, index, node, where or "setup", during, first_line),
@@ -74,7 +80,7 @@ class Losses:
 
     def forgive(self) -> None:
         """Begin to count anew: a commit was made."""
-        self._since_commit = [0] * len(self._since_commit)
+        self._since_commit.clear()
 
 
 def is_other_actor(wrong: Exception) -> bool:

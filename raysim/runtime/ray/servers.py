@@ -1,130 +1,142 @@
-"""The parameter servers: actors that turn partial sums into group models.
+"""The parameter servers: where they are, which groups are theirs, asked at the same time.
 
-They use NumPy only and never import torch for their own sake. They are asked one at a time, and
-replaced when lost.
+They keep nothing between calls: a lost one is replaced, and the same question asked again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.exceptions import ActorUnavailableError
 
-from raysim.core.aggregation import Accumulator, ExactSum, mean, total_weight
-from raysim.core.threads import one_thread
 from raysim.protocols import Where
-from raysim.runtime.cohort import run_at_server
-from raysim.runtime.placement import Node
-from raysim.runtime.ray.client_actors import describe_process, resolve
-from raysim.runtime.ray.connection import on_node
+from raysim.runtime.placement import MOST_SERVERS, Node, near
+from raysim.runtime.ray.connection import nodes, on_node
 from raysim.runtime.ray.failures import FAILED, LOST, Losses, original, refuse_lost_objects
+from raysim.runtime.ray.hosts import Names
+from raysim.runtime.ray.processes import ParameterServer
 from raysim.settings import RuntimeSettings
-from raysim.storage.checkpoint import read_object, write_object
-
-
-class ParameterServer:
-    """Aggregates the groups that live on it.
-
-    It keeps nothing between calls, so losing it loses nothing.
-    """
-
-    def __init__(self) -> None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray would let an actor without GPUs see them all
-
-    def combine(self, groups: Sequence[int], *parts: Mapping[int, Any]) -> Any:
-        """Return (weights and sizes by group, then the mean tree of each of ``groups``)."""
-        with one_thread():
-            totals = {g: _merged([p[g] for p in parts if g in p]) for g in groups}
-            means = [mean(totals[g]) for g in groups]
-        facts = {
-            g: (total_weight(totals[g]), sum(a.nbytes for a in tree.values()))
-            for g, tree in zip(groups, means, strict=True)
-        }
-        return (facts, *means)
-
-    def run(self, task: Callable[..., Any], shared: Mapping[str, Any], where: Where | None) -> Any:
-        return run_at_server(task, resolve(dict(shared)), where)
-
-    def derive(
-        self, task: Callable[..., Any], shared: Mapping[str, Any], where: Where | None
-    ) -> Any:
-        """Run a server-side function that returns a tree: (its size, the tree)."""
-        tree = self.run(task, shared, where)
-        return sum(a.nbytes for a in tree.values()), tree
-
-    def save(self, folder: str, handles: Mapping[str, Any]) -> dict[str, str]:
-        """Write models; the driver never receives them."""
-        return {name: write_object(folder, resolve(h)) for name, h in sorted(handles.items())}
-
-    def load(self, folder: str, digest: str) -> Any:
-        """Read a stored model: (its size, the tree)."""
-        tree = read_object(folder, digest)
-        return sum(a.nbytes for a in tree.values()), tree
-
-    def describe(self) -> dict[str, Any]:
-        return describe_process()
-
 
 _Remote = ray.remote(ParameterServer)
 
 
-def _merged(parts: Sequence[ExactSum]) -> ExactSum:
-    total = Accumulator()
-    for part in parts:
-        total.add(part)
-    return total.take()
+@dataclass(frozen=True)
+class Question:
+    """What one server is asked."""
+
+    server: int
+    method: str
+    arguments: tuple[Any, ...]
+    num_returns: int = 1
 
 
 class Servers:
-    """Parameter servers; they keep nothing between calls, so a new one can go on at once."""
+    """Parameter servers; group m belongs to server m mod their number."""
 
-    def __init__(self, homes: Sequence[Node], runtime: RuntimeSettings) -> None:
-        self.actors = [_new(on_node(home)) for home in homes]
-        self.losses = Losses("parameter server", len(homes), runtime.max_restarts)
+    def __init__(self, homes: Sequence[Node], runtime: RuntimeSettings, names: Names) -> None:
+        self._names = names
+        self._is_auto = runtime.servers == "auto"
+        self.losses = Losses("parameter server", runtime.max_restarts)
+        self.actors: list[Any] = []
         self.rows: list[dict[str, Any]] = []
+        self._asked: list[Any] = []
+        self.intervals: dict[int, tuple[float, float]] = {}
+        """When each server began and ended its part of the last reduce, by its own clock."""
+        self._start(homes)
 
-    def ask(
-        self, server: int, method: str, *arguments: Any, where: Where | None, num_returns: int = 1
-    ) -> list[Any]:
-        """Call a server; return [first reference, its value, other references...]."""
+    def _start(self, homes: Sequence[Node]) -> None:
+        self.actors, self._asked = [None] * len(homes), [None] * len(homes)
+        self.rows = [{} for _ in homes]
+        for server, home in enumerate(homes):
+            self._begin(server, home)
+
+    def _begin(self, server: int, home: Node) -> None:
+        options: dict[str, Any] = {"num_cpus": 0, "num_gpus": 0, "max_restarts": 0}
+        first = self._is_auto and len(self.actors) == 1
+        name = self._names.options("server" if first else f"server-group-{server}")
+        row = {"role": "server", "name": name["name"], "node_id": home.id, "node": home.name}
+        self.rows[server] = row
+        options |= {"scheduling_strategy": on_node(home), "enable_task_events": False, **name}
+        self.actors[server] = _Remote.options(**options).remote()
+        self._asked[server] = self.actors[server].describe.remote()
+
+    def divide(self, groups: Sequence[int], clients: Mapping[int, Mapping[str, int]]) -> None:
+        """Start a server per group once groups are known; ``clients``: of each, by node id.
+
+        Groups may change later: then their models move, and the servers stay.
+        """
+        if not self._is_auto or len(groups) < 2:
+            return
+        self._is_auto = False
+        living = nodes()
+        workers = [node for node in living if not node.is_head] or living
+        count = min(max(groups) + 1, MOST_SERVERS * len(workers))
+        if len(living) < 2 or count < 2:
+            return
+        wanted: list[dict[str, int]] = [{} for _ in range(count)]
+        for group, on_node_id in clients.items():
+            own = wanted[group % count]
+            for node_id, number in on_node_id.items():
+                own[node_id] = own.get(node_id, 0) + number
+        self.end()
+        self._start(near(living, wanted))
+
+    def ask(self, questions: Sequence[Question], *, where: Where | None) -> list[list[Any]]:
+        """Ask servers at the same time; return [first answer, other references...] of each."""
+        asked = [(question, self._send(question)) for question in questions]
+        return [self._wait(question, refs, where) for question, refs in asked]
+
+    def _send(self, question: Question) -> list[Any]:
+        actor = self.actors[question.server]
+        call = getattr(actor, question.method).options(num_returns=question.num_returns)
+        refs = call.remote(*question.arguments)
+        return [refs] if question.num_returns == 1 else list(refs)
+
+    def _wait(self, question: Question, refs: list[Any], where: Where | None) -> list[Any]:
+        server, actor = question.server, self.actors[question.server]
         while True:
-            call = getattr(self.actors[server], method).options(num_returns=num_returns)
-            refs = call.remote(*arguments)
-            refs = [refs] if num_returns == 1 else list(refs)
             try:
-                return [refs[0], ray.get(refs[0]), *refs[1:]]
+                return [ray.get(refs[0]), *refs[1:]]
             except LOST as wrong:
                 refuse_lost_objects(wrong)
-                node = self.rows[server]["node"]
-                self.losses.allow(server, wrong, where=where, during=method, node=node)
-                self._replace(server)
+                if self.actors[server] is actor:  # not replaced for another question
+                    row, during = self.rows[server], question.method
+                    self.losses.allow(server, wrong, where=where, during=during, node=row["node"])
+                    gone = {row["node_id"]} if isinstance(wrong, ActorUnavailableError) else set()
+                    self._replace(server, gone)
             except FAILED as wrong:
                 raise original(wrong) from wrong
+            actor, refs = self.actors[server], self._send(question)
 
-    def describe(self, facts: Sequence[dict[str, Any]]) -> None:
-        """Take what the servers say about themselves."""
-        self.rows = [_row(fact) for fact in facts]
+    def describe(self) -> list[dict[str, Any]]:
+        """Return what the servers say about themselves, for people."""
+        for server, ref in enumerate(self._asked):
+            if ref is not None:
+                with contextlib.suppress(*LOST):  # found out when it is asked
+                    self.rows[server] |= ray.get(ref)
+                self._asked[server] = None
+        return [{**row, "share": "0 CPU", "clients": 0} for row in self.rows]
+
+    def leave(self, leaving: set[str]) -> None:
+        """Replace the servers on nodes that drain."""
+        for server, row in enumerate(self.rows):
+            if row["node_id"] in leaving:
+                self._replace(server, leaving)
 
     def end(self) -> None:
         for actor in self.actors:
             ray.kill(actor)
         self.actors = []
 
-    def _replace(self, server: int) -> None:
+    def _replace(self, server: int, gone: set[str]) -> None:
         with contextlib.suppress(*LOST):  # it may be alive, only out of reach
             ray.kill(self.actors[server])
-        self.actors[server] = _new("DEFAULT")
-        with contextlib.suppress(*LOST):  # lost as well: the next call finds out and replaces it
-            self.rows[server] = _row(ray.get(self.actors[server].describe.remote()))
-
-
-def _new(strategy: Any) -> Any:
-    options = {"num_cpus": 0, "num_gpus": 0, "max_restarts": 0, "scheduling_strategy": strategy}
-    return _Remote.options(**options, enable_task_events=False).remote()
-
-
-def _row(fact: dict[str, Any]) -> dict[str, Any]:
-    return {"role": "server", **fact, "share": "0 CPU", "clients": 0}
+        living = nodes()
+        others = [{row["node_id"]: 1} for s, row in enumerate(self.rows) if s != server]
+        places = [node for node in living if node.id not in gone] or living
+        home = near(places, [*others, {self.rows[server]["node_id"]: 1}])[-1]
+        self._begin(server, home)
