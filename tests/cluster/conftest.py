@@ -39,7 +39,7 @@ def config(folder, *overrides, address=None, **runtime):
 def local(*overrides):
     return Experiment(load_config("quickstart", [
         "train.rounds=6", f"output={HOME}/local", "runtime.kind=local", *overrides
-    ])).run().summary["digest"]
+    ])).run(force=True).summary["digest"]
 
 
 def rows(folder):

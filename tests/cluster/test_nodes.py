@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 pytestmark = pytest.mark.ray
@@ -59,7 +61,7 @@ def test_an_address_joins_the_running_cluster(three_nodes, how):
 
 LOSE = """
 import time
-from raysim.runtime.ray.federation import RayFederation
+from ray.core.generated import autoscaler_pb2
 
 
 def alive():
@@ -79,6 +81,33 @@ def lose(folder, node, after=4, before=lambda: None):
                 time.sleep(0.1)
 
     return listen
+
+
+def drain(folder, after=4):
+    def listen(event):
+        if event.kind == "round" and event.stage == "train" and event.round == after:
+            empty(home_of_a_client(folder))
+            time.sleep(1.5)  # rounds are short, and nodes are looked at once a second
+
+    return listen
+
+
+def empty(node):  # announce that a node will go, as for a spot instance
+    from ray._raylet import GcsClient
+
+    reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    at = int(1000 * (time.time() + 600))
+    client = GcsClient(address=cluster.address)
+    assert client.drain_node(node.node_id, reason, "spot notice", at)[0]
+
+
+def events(folder):
+    return [json.loads(line) for line in open(f"{HOME}/{folder}/events.jsonl")]
+
+
+def groups_left():
+    groups = ray.util.placement_group_table().values()
+    return [group["state"] for group in groups if group["state"] != "REMOVED"]
 
 
 def home_of_a_client(folder):
@@ -109,31 +138,41 @@ def test_a_lost_node_with_room_elsewhere_does_not_change_the_bits(in_cluster):
     assert facts["restarts"] >= 1
 
 
-def test_a_lost_node_without_room_elsewhere_ends_the_run_and_resumes_later(in_cluster):
+def events(facts, kind):
+    return [event for event in facts["events"] if event.get("event") == kind]
+
+
+def test_a_lost_node_without_room_elsewhere_leaves_its_clients_to_the_others(in_cluster):
     script = """
-    setup = config("lost", actors=2, start_timeout_s=15)
-    victim = lambda: home_of_a_client("lost")
-    ended = attempt(setup, lose("lost", victim))
-    cluster.add_node(num_cpus=1)
-    tell(local=local(), ended=ended, resumed=attempt(setup, resume=True))
+    setup = config("lost", actors="auto")
+    told = attempt(setup, lose("lost", lambda: home_of_a_client("lost")))
+    tell(local=local(), **told, events=events("lost"), groups=groups_left())
     """
     facts = in_cluster([{"num_cpus": 0}, {"num_cpus": 1}, {"num_cpus": 1}], LOSE + _plain(script))
 
-    assert "error" in facts["ended"], facts
-    assert "--resume" in facts["ended"]["error"]
-    assert facts["resumed"].get("digest") == facts["local"], facts
+    assert facts.get("digest") == facts["local"], facts
+    lost = [event["actor"] for event in events(facts, "lost")]
+    assert len(lost) == len(set(lost)) == facts["restarts"], lost
+    assert sum("client" in name for name in lost) == 1
+    [moved] = events(facts, "moved")
+    assert (moved["cause"], len(moved["clients"])) == ("lost", 6)
+    assert moved["seconds"] > 0
+    rounds = [event["event"] for event in facts["events"] if event.get("event") in HISTORY]
+    after = rounds[rounds.index("lost") :]
+    assert after[: after.index("commit")].count("round") <= 1  # committed at once
+    assert facts["groups"] == []
+
+
+HISTORY = ("round", "commit", "lost", "moved")
 
 
 def test_models_lost_with_their_node_come_back_from_the_last_commit(in_cluster):
     # Actor and server share the only node with CPUs; another one comes just before it dies.
     script = f"""
-    from raysim.runtime import placement
-
-    placement._server_nodes = lambda nodes, homes, count: tuple(homes[:1] * count)
     setup = config("lost", {BIG_MODEL}, actors=1)
     more = lambda: cluster.add_node(num_cpus=2)
     told = attempt(setup, lose("lost", lambda: workers[0], before=more))
-    homes = {{row["node_id"] for row in rows("lost")}}
+    homes = {{row["node_id"] for row in rows("lost") if row["role"] != "coordinator"}}
     log = open(f"{{HOME}}/lost/run.log").read()
     tell(local=local({BIG_MODEL}), told=told, homes=len(homes), log=log)
     """
@@ -143,6 +182,89 @@ def test_models_lost_with_their_node_come_back_from_the_last_commit(in_cluster):
     assert facts["told"].get("digest") == facts["local"], facts
     assert "models were lost with their node" in facts["log"]
     assert "going on from the last commit" in facts["log"]
+
+
+@pytest.fixture(scope="module")
+def two_workers(in_cluster):
+    """Three groups on two workers; then one worker is drained while a run goes on."""
+    script = f"""
+    import numpy as np
+    import raysim.experiment.experiment as experiment
+    from raysim.protocols import Contribution
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules["__main__"])
+    federations, make = [], experiment.make_federation
+    kept = lambda *a, **k: federations.append(make(*a, **k)) or federations[-1]
+    experiment.make_federation = kept
+    three = 'data.partition={{kind: tasks, clients: 12, groups: 3}}'
+    setup = config("servers", three, {BIG_MODEL}, actors=4)
+    seen = {{}}
+
+    def weigh(client, memory, arguments):
+        return memory, Contribution({{"w": np.ones(3_000_000)}}, 1.0)
+
+    def look(event):
+        if event.kind == "round" and event.stage == "train" and event.round == 6:
+            federation = federations[0]
+            seen["rows"] = federation.describe()
+            federation.reduce(weigh, groups={{k: k % 3 for k in range(12)}})
+            seen["intervals"] = federation._servers.intervals
+
+    spread = attempt(setup, look)
+    drained = attempt(config("drained", {BIG_MODEL}, actors=2), drain("drained"))
+    tell(local=local(three, {BIG_MODEL}), spread=spread, head=cluster.head_node.node_id, **seen,
+         plain=local({BIG_MODEL}), drained=drained, events=events("drained"),
+         log=open(f"{{HOME}}/drained/run.log").read(), groups=groups_left())
+    """
+    return in_cluster([{"num_cpus": 0}, {"num_cpus": 2}, {"num_cpus": 2}], LOSE + _plain(script))
+
+
+def test_every_group_has_a_server_near_its_clients_and_none_is_on_the_head(two_workers):
+    servers = [row for row in two_workers["rows"] if row["role"] == "server"]
+
+    assert [row["name"] for row in servers] == [f"quickstart/server-group-{m}" for m in range(3)]
+    assert two_workers["head"] not in {row["node_id"] for row in servers}
+    assert two_workers["spread"].get("digest") == two_workers["local"], two_workers["spread"]
+
+
+def test_servers_work_at_the_same_time(two_workers):
+    spans = sorted(two_workers["intervals"].values())
+
+    assert len(spans) == 3
+    for (_, end), (begin, _) in itertools.pairwise(spans):
+        assert begin < end, spans
+
+
+def test_a_drained_node_is_left_at_a_commit_and_nothing_is_lost(two_workers):
+    facts = two_workers["drained"]
+
+    assert facts.get("digest") == two_workers["plain"], facts
+    assert facts["restarts"] == 0
+    assert {event["cause"] for event in events(two_workers, "moved")} == {"drained"}
+    assert events(two_workers, "lost") == []
+    assert "models were lost" not in two_workers["log"]
+    assert two_workers["groups"] == []
+
+
+def test_two_runs_at_once_on_two_cpus_both_finish(in_cluster):
+    script = """
+    import subprocess
+
+    def start(folder):
+        line = [sys.executable, "-m", "raysim", "run", "quickstart", "train.rounds=6",
+                f"output={HOME}/{folder}", f"runtime={{kind: ray, address: '{cluster.address}'}}"]
+        return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    said = [run.communicate()[1] for run in [start("one"), start("two")]]
+    assert all(os.path.exists(f"{HOME}/{f}/result.json") for f in ("one", "two")), said
+    digests = [json.load(open(f"{HOME}/{f}/result.json"))["digest"] for f in ("one", "two")]
+    homes = [len([r for r in rows(f) if r["role"] == "clients"]) for f in ("one", "two")]
+    tell(local=local(), digests=digests, actors=homes, said=said)
+    """
+    facts = in_cluster([{"num_cpus": 2}], _plain(script))
+
+    assert facts["digests"] == [facts["local"]] * 2
+    assert facts["actors"] == [2, 2]  # one waited for the other
 
 
 def test_a_run_over_a_second_connection_has_the_same_bits(in_cluster):

@@ -207,7 +207,7 @@ def followed(runtime: RuntimeSettings, way: str) -> RuntimeSettings:
         (lambda: share(1, 0.00001), "gpus cannot be finer than 0.0001"),
         (lambda: share(1.00001), "cpus cannot be finer than 0.0001"),
         (lambda: share(float("inf")), "cpus must be finite"),
-        (lambda: asked(0), "actors must be auto, per_client, a range like 2..8 or at least 1, got 0"),
+        (lambda: asked(0), "a range like 2..8 or at least 1, got 0"),
         (lambda: asked("5..2"), "actors must be auto, per_client, a range like 2..8"),
         (lambda: asked("2.."), "actors must be auto, per_client, a range like 2..8"),
         (lambda: asked("all"), "actors must be auto, per_client, a range like 2..8"),
@@ -330,9 +330,10 @@ def test_gpus_are_shared_among_as_many_actors_as_there_are(clients, gpus):
 
 
 def test_gpus_auto_is_none_where_there_is_none():
-    assert laid_out(4, [Node("a", 16, 0, "a")], asked("auto", 1, "auto"))[0].bundles == (
-        {"CPU": 1.0},
-    ) * 4
+    assert (
+        laid_out(4, [Node("a", 16, 0, "a")], asked("auto", 1, "auto"))[0].bundles
+        == ({"CPU": 1.0},) * 4
+    )
 
 
 def test_one_actor_per_client_that_cannot_fit_is_refused_with_the_arithmetic():

@@ -100,7 +100,7 @@ class Hosts:
         warm: Sequence[str],
     ) -> None:
         self._spec, self._runtime, self._warm = spec, plan.runtime, tuple(warm)
-        self._names, self._seats = names, Seats(names.run)
+        self._names, self._seats = names, Seats(names.namespace)
         self.record = {r.id: r for r in records}
         self.sizes = {r.id: len(r.sample_ids) for r in records}
         self.losses = Losses("client actor", plan.runtime.max_restarts)

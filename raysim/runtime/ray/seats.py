@@ -47,7 +47,8 @@ class Seats:
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        """``name``: one that no other run has, since names of groups must differ."""
+        self._name, self._asked = name, 0
         self._groups: list[Any] = []
 
     def first(self, plan: Plan) -> list[Seat]:
@@ -64,7 +65,9 @@ class Seats:
         return [Seat(groups[bundle], 0) for bundle in seats]
 
     def _reserve(self, bundles: Sequence[Bundle]) -> Any:
-        group = placement_group(list(bundles), strategy="SPREAD", name=f"raysim/{self._name}")
+        self._asked += 1
+        name = f"{self._name}-{self._asked}"
+        group = placement_group(list(bundles), strategy="SPREAD", name=name)
         self._groups.append(group)
         return group
 
