@@ -59,7 +59,7 @@ def _plain(experiment: Any, stream: TextIO) -> Listener:
             for row in facts["actors"]:
                 gpus = "".join(f"  gpu {gpu}" for gpu in row.get("gpu_ids", ()))
                 say(
-                    f"actor {row['actor']}  {row['role']}  pid {row['pid']}  node {row['node']}"
+                    f"actor {row.get('name') or row['actor']}  {row['role']}  pid {row['pid']}  node {row['node']}"
                     f"{gpus}  share {row['share']}  clients {row['clients']}"
                 )
             if event.round:

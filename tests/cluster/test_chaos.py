@@ -71,7 +71,7 @@ class Killer(threading.Thread):
             usual = sorted(self.seconds[:4])[2]  # as long as rounds without trouble
             if victim == "client":  # during the clients' work; others at any time of a round
                 until = time.monotonic() + 1
-                while not federations[0]._hosts.in_flight and time.monotonic() < until:
+                while not self.busy() and time.monotonic() < until:
                     time.sleep(0.005)
             time.sleep(moment * usual * (0.4 if victim == "client" else 1.0))
             try:
@@ -82,29 +82,31 @@ class Killer(threading.Thread):
                 self.left.remove(wanted)
                 self.began.notify_all()
 
+    def busy(self):
+        return [host for host in federations[0]._hosts.there() if host.in_flight is not None]
+
     def client(self, which):
-        hosts = federations[0]._hosts
-        alive = [c for c, row in enumerate(hosts.rows) if os.path.exists(f"/proc/{row['pid']}")]
-        alive = [c for c in alive if c in hosts.in_flight] or alive  # one at work, if there is one
-        cohort = alive[int(which * len(alive))]
-        call = hosts.in_flight.get(cohort)
-        kills.append({"victim": "client", "actor": f"client actor {cohort}", "call": call})
-        self.kill(hosts.rows[cohort]["pid"])
+        alive = [h for h in federations[0]._hosts.there() if os.path.exists(f"/proc/{h.row['pid']}")]
+        alive = [h for h in alive if h.in_flight is not None] or alive  # at work, if one is
+        host = alive[int(which * len(alive))]
+        kills.append(self.struck(host) | {"victim": "client"})
+        self.kill(host.row["pid"])
+
+    def struck(self, host):
+        return {"actor": f"client actor {host.number}", "call": host.in_flight}
 
     def server(self, which):
-        pids = [row["pid"] for row in federations[0]._servers.rows]
+        pids = [row["pid"] for row in federations[0]._servers.describe()]
         pids = [pid for pid in pids if os.path.exists(f"/proc/{pid}")] or pids
         kills.append({"victim": "server", "call": None})
         self.kill(pids[int(which * len(pids))])
 
     def node(self, which):
-        hosts = federations[0]._hosts
         ready = [worker for worker in raylets if worker.node_id]
         victim = ready[int(which * len(ready))]
-        struck = [c for c, row in enumerate(hosts.rows) if row["node_id"] == victim.node_id]
-        call = next((hosts.in_flight[c] for c in struck if c in hosts.in_flight), None)
-        actor = next((f"client actor {c}" for c in struck if c in hosts.in_flight), "")
-        kills.append({"victim": "node", "actor": actor, "call": call})
+        there = [h for h in self.busy() if h.row["node_id"] == victim.node_id]
+        struck = self.struck(there[0]) if there else {"actor": "", "call": None}
+        kills.append(struck | {"victim": "node"})
         raylets.remove(victim)
         victim.kill()
         threading.Thread(target=lambda: raylets.append(Worker()), daemon=True).start()

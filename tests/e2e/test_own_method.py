@@ -261,8 +261,8 @@ def test_workers_that_cannot_find_the_module_say_what_to_do(ray_session, folder)
     import ray
     from ray.exceptions import ActorDiedError, RayTaskError
 
-    from raysim.runtime.ray.client_actors import ClientActor
     from raysim.runtime.ray.failures import original
+    from raysim.runtime.ray.processes import ClientActor
     from raysim.runtime.ray.servers import ParameterServer
 
     (folder / "own_task.py").write_text("def task():\n    return 1\n")
