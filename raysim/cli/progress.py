@@ -58,8 +58,9 @@ def _plain(experiment: Any, stream: TextIO) -> Listener:
             say("runtime {kind}: {why}".format(**facts["runtime"]))
             for row in facts["actors"]:
                 gpus = "".join(f"  gpu {gpu}" for gpu in row.get("gpu_ids", ()))
+                name = row.get("name") or row["actor"]
                 say(
-                    f"actor {row.get('name') or row['actor']}  {row['role']}  pid {row['pid']}  node {row['node']}"
+                    f"actor {name}  {row['role']}  pid {row['pid']}  node {row['node']}"
                     f"{gpus}  share {row['share']}  clients {row['clients']}"
                 )
             if event.round:

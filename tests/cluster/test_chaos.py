@@ -86,7 +86,8 @@ class Killer(threading.Thread):
         return [host for host in federations[0]._hosts.there() if host.in_flight is not None]
 
     def client(self, which):
-        alive = [h for h in federations[0]._hosts.there() if os.path.exists(f"/proc/{h.row['pid']}")]
+        hosts = federations[0]._hosts.there()
+        alive = [host for host in hosts if os.path.exists(f"/proc/{host.row['pid']}")]
         alive = [h for h in alive if h.in_flight is not None] or alive  # at work, if one is
         host = alive[int(which * len(alive))]
         kills.append(self.struck(host) | {"victim": "client"})
