@@ -1,294 +1,278 @@
-"""Figures over rounds (accuracy, loss, labels judged clean), and what the rounds cost."""
+"""Figures over rounds (accuracy, loss, labels judged clean), over clients, and of the costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raysim.report.facts import Point, per_client, points, task_names
-from raysim.report.figure import Bars, Figure, Line, Lines, Violins
-from raysim.report.records import Run, numbers
-from raysim.report.series import Series
-from raysim.runs.record import RoundRecord, finite_number
+from raysim.report.figure import Bars, Drawing, Figure, Line, Lines, Violins
+from raysim.report.frame import per_client, task_names
+from raysim.report.records import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 AXES = {"round": "round", "bytes": "MB sent (up + down)", "seconds": "seconds"}
-Value = Callable[[RoundRecord], float | None]
-Curve = list[tuple[Point, float]]
 
 
-def mean_figures(setting: str, series: Sequence[Series]) -> list[Figure]:
+def setting_figures(setting: str, frame: pd.DataFrame, runs: Sequence[Run]) -> list[Figure]:
+    """Return the figures that compare the methods of one setting."""
+    rounds = frame[frame.of == "round"]
+    figures = [
+        *_mean_figures(rounds),
+        *_task_figures(rounds, runs),
+        _client_accuracy_figure(runs),
+        _relevance_figure(runs),
+        _selection_figure(rounds),
+        *_f_score_figures(runs),
+        _communication_figure(rounds),
+        _timing_figure(frame),
+    ]
+    return [replace(figure, title=f"{figure.title}: {setting}") for figure in figures]
+
+
+def _figure(
+    name: str, title: str, caption: str, drawing: Drawing | None, missing: str = ""
+) -> Figure:
+    return Figure(name, title, caption, drawing, "" if drawing is not None else missing)
+
+
+# ---- over rounds ---------------------------------------------------------------------------
+
+
+def _mean_figures(rounds: pd.DataFrame) -> list[Figure]:
     """Return accuracy and losses of all methods, each as one curve per method."""
-    band = " The band is one sd over seeds." if any(len(s.runs) > 1 for s in series) else ""
-    axes = "against rounds of training, megabytes and seconds"
-    kinds = (
-        ("accuracy", "Accuracy", "accuracy", ("accuracy", "mean"), True),
-        ("test-loss", "Test loss", "test loss", ("test_loss",), False),
-        ("training-loss", "Training loss", "training loss", ("loss",), False),
+    has_seeds = rounds.groupby("series").seed.nunique().max() > 1
+    end = f"against rounds of training, megabytes and seconds.{_band(has_seeds)}"
+    accuracy = _figure(
+        "accuracy",
+        "Accuracy",
+        f"Mean over clients of the accuracy on their own task, {end}",
+        _lines(curves(rounds, "accuracy"), "accuracy", percent=True),
+        'No record has "accuracy.mean".',
     )
-    of = {
-        "accuracy": "Mean over clients of the accuracy on their own task",
-        "test-loss": "Mean over clients of the loss on the test images of their own task",
-        "training-loss": "Mean loss of the clients on their own labels, wrong ones included",
-    }
-    figures = []
-    for name, title, y_label, path, percent in kinds:
-        figures.append(
-            _curves(
-                Figure(
-                    name,
-                    f"{title}: {setting}",
-                    f"{of[name]}, {axes}.{band}",
-                    is_first=name == "accuracy",
-                ),
-                [_line(one, _at(*path)) for one in series],
-                Lines([], AXES, y_label, percent=percent),
-                f'No record has "{".".join(path)}".',
-            )
-        )
-    return figures
+    test_loss = _figure(
+        "test-loss",
+        "Test loss",
+        f"Mean over clients of the loss on the test images of their own task, {end}",
+        _lines(curves(rounds, "test_loss"), "test loss"),
+        'No record has "test_loss".',
+    )
+    training_loss = _figure(
+        "training-loss",
+        "Training loss",
+        f"Mean loss of the clients on their own labels, wrong ones included, {end}",
+        _lines(curves(rounds, "loss"), "training loss"),
+        'No record has "loss".',
+    )
+    return [replace(accuracy, is_first=True), test_loss, training_loss]
 
 
-def task_figures(setting: str, series: Sequence[Series]) -> list[Figure]:
+def _band(has_seeds: bool) -> str:
+    return " The band is one sd over seeds." if has_seeds else ""
+
+
+def _task_figures(rounds: pd.DataFrame, runs: Sequence[Run]) -> list[Figure]:
     """Return accuracy and test loss per task (FB-NLL and RCC-PFL, Fig. 3)."""
-    count = max(
-        (len(numbers(r.by_task, "accuracy") or ()) for s in series for r in s.runs[0].records),
-        default=0,
-    )
-    runs = [run for one in series for run in one.runs]
-    classes = [name.partition(" (")[2].rstrip(")") for name in task_names(runs, count)]
-    notes = {f"task {i + 1}": words for i, words in enumerate(classes) if words}
     figures = []
-    for entry, title, percent in (("accuracy", "Accuracy", True), ("loss", "Test loss", False)):
-        lines = [_task_line(one, entry, task) for one in series for task in range(count)]
-        figure = Figure(
+    for entry, title in (("accuracy", "Accuracy"), ("loss", "Test loss")):
+        names = [name for name in rounds if name.startswith(f"{entry} of task ")]
+        lines = [
+            line
+            for i, name in enumerate(names)
+            for line in curves(rounds, name, name.removeprefix(f"{entry} of "), i)
+        ]
+        lines.sort(key=lambda line: list(rounds.method.unique()).index(line.method))
+        figure = _figure(
             f"task-{entry}",
-            f"{title} per task: {setting}",
+            f"{title} per task",
             "One curve per method and task: the mean over the task's clients (FB-NLL and RCC-PFL, "
             "Fig. 3).",
-            notes=notes,
+            _lines(lines, title.lower(), percent=entry == "accuracy"),
+            'No record has "by_task".',
         )
-        missing = 'No record has "by_task".'
-        drawing = Lines([], AXES, title.lower(), percent=percent)
-        figures.append(_curves(figure, lines, drawing, missing))
+        classes = task_names(runs, len({line.dash for line in lines}))
+        notes = {f"task {i + 1}": words for i, words in enumerate(classes)}
+        figures.append(replace(figure, notes=notes))
     return figures
 
 
-def selection_figure(setting: str, series: Sequence[Series]) -> Figure:
+def _selection_figure(rounds: pd.DataFrame) -> Figure:
     """Return precision and recall of the labels judged clean (FedRN, Fig. 3)."""
-    lines = [
-        _line(one, _at("selection", name), name, dash, hold=True)
-        for one in series
-        for dash, name in enumerate(("precision", "recall"))
-    ]
-    figure = Figure(
+    held = rounds.copy()
+    scores = ["precision", "recall"]
+    held[scores] = held.groupby("run")[scores].ffill()
+    lines = [line for i, name in enumerate(scores) for line in curves(held, name, name, i)]
+    lines.sort(key=lambda line: list(rounds.method.unique()).index(line.method))
+    return _figure(
         "selection",
-        f"Labels judged clean: {setting}",
+        "Labels judged clean",
         "Precision: share of truly clean labels among those judged clean; recall: share of clean "
         "labels that were judged so. Means over clients; a judgement stands until the next one "
         "(FedRN, Fig. 3).",
-    )
-    missing = (
+        _lines(lines, "share", percent=True),
         'No record has "selection": no method of these runs judges single labels, or an older '
-        "raysim ran them."
+        "raysim ran them.",
     )
-    return _curves(figure, lines, Lines([], AXES, "share", percent=True), missing)
 
 
-def relevance_figure(setting: str, series: Sequence[Series]) -> Figure:
+def curves(rounds: pd.DataFrame, value: str, name: str = "", dash: int = 0) -> list[Line]:
+    """Return a line per method: the mean over seeds at the rounds that all of them have."""
+    columns = ["method", "run", "round", "bytes", "seconds", value]
+    known = rounds[columns].dropna(subset=value).drop_duplicates(["run", "round"], keep="last")
+    at_round = known.groupby(["method", "round"])
+    points = at_round[["bytes", "seconds", value]].mean()
+    points = points.assign(sd=at_round[value].std(), seeds=at_round.size()).reset_index()
+    common = points[points.seeds == points.method.map(known.groupby("method").run.nunique())]
+    lines = []
+    for method in known.method.unique():
+        own = common[common.method == method]
+        if len(own):
+            x = {axis: own[axis].astype(float).tolist() for axis in AXES}
+            full = f"{method}, {name}" if name else str(method)
+            lines.append(banded(full, str(method), x, own[value], own.sd, dash))
+    return lines
+
+
+def banded(
+    name: str,
+    method: str,
+    x: dict[str, list[float]],
+    mean: pd.Series | np.ndarray,
+    sd: pd.Series | np.ndarray,
+    dash: int = 0,
+) -> Line:
+    """Return a line with the band of one sd, where there is more than one seed."""
+    low, high = mean - sd, mean + sd
+    if np.isnan(sd).all():
+        return Line(name, x, mean.tolist(), method=method, dash=dash)
+    return Line(name, x, mean.tolist(), low.tolist(), high.tolist(), method, dash)
+
+
+def _lines(lines: Sequence[Line], y_label: str, *, percent: bool = False) -> Lines | None:
+    return Lines(lines, AXES, y_label, percent=percent) if lines else None
+
+
+# ---- of arrays -----------------------------------------------------------------------------
+
+
+def _relevance_figure(runs: Sequence[Run]) -> Figure:
     """Return relevance against the number of eigenvectors (FB-NLL, Fig. 5)."""
     lines = []
-    for one in series:
-        found = [run.artifact("relevance_by_rank", 2) for run in one.runs]
-        known = [a.astype(float) for a in found if a is not None and a.shape[1] == 2 and len(a)]
+    for method, arrays in _by_method(runs, lambda run: run.artifact("relevance_by_rank", 2)):
+        known = [array.astype(float) for array in arrays if array.shape[1] == 2 and len(array)]
         if not known:
             continue
         ranks = min(len(array) for array in known)
         values = np.stack([array[:ranks] for array in known])
-        for dash, name in enumerate(("same group", "different groups")):
-            x = {"rank": [float(q) for q in range(1, ranks + 1)]}
-            lines.append(_banded(one, x, values[:, :, dash], name, dash))
-    figure = Figure(
+        sd = values.std(axis=0, ddof=1) if len(values) > 1 else np.full((ranks, 2), np.nan)
+        x = {"rank": [float(q) for q in range(1, ranks + 1)]}
+        for i, name in enumerate(("same group", "different groups")):
+            mean = values.mean(axis=0)[:, i]
+            lines.append(banded(f"{method}, {name}", method, x, mean, sd[:, i], i))
+    axes = {"rank": "eigenvectors compared, q"}
+    return _figure(
         "relevance",
-        f"Relevance against eigenvectors: {setting}",
+        "Relevance against eigenvectors",
         "Mean similarity R of two clients when q eigenvectors are compared, for pairs in the same "
         "group and in different ones (FB-NLL, Fig. 5). Far apart is good.",
+        Lines(lines, axes, "similarity R") if lines else None,
+        "No run has artifacts/relevance_by_rank.npy; set method.grouping.curve to have it "
+        "recorded.",
     )
-    missing = (
-        "No run has artifacts/relevance_by_rank.npy; set method.grouping.curve to have it recorded."
-    )
-    axes = {"rank": "eigenvectors compared, q"}
-    return _curves(figure, lines, Lines([], axes, "similarity R"), missing)
 
 
-def f_score_figures(setting: str, series: Sequence[Series]) -> list[Figure]:
+def _f_score_figures(runs: Sequence[Run]) -> list[Figure]:
     """Return the F-scores of labels judged clean by the method, and by the final models."""
-    by_method = Figure(
+    y_label = "F-score of labels judged clean"
+    by_method = _figure(
         "f-score",
-        f"F-score over clients: {setting}",
+        "F-score over clients",
         "F-score of a client's labels judged clean, by the clients of the round that judged "
         "last, all seeds together; clients where it is undefined are left out.",
-        missing="No run has artifacts/client_f_score.npy: no method of these runs judges single "
+        _violins(runs, lambda run: run.artifact("client_f_score", 1), y_label),
+        "No run has artifacts/client_f_score.npy: no method of these runs judges single "
         "labels, or an older raysim ran them.",
     )
-    by_models = Figure(
+    by_models = _figure(
         "f-score-judged",
-        f"F-score over clients, by the final models: {setting}",
+        "F-score over clients, by the final models",
         "F-score of every client's given labels judged clean by its final model, one rule for "
         "all methods (FedFixer, Fig. 3), all seeds together; clients where it is undefined are "
         "left out.",
-        missing="No run has artifacts/client_f_score_judged.npy: set evaluate.f_score to have it "
-        "recorded.",
+        _violins(runs, lambda run: run.artifact("client_f_score_judged", 1), y_label),
+        "No run has artifacts/client_f_score_judged.npy: set evaluate.f_score to have it recorded.",
     )
-    artifacts = {"client_f_score": by_method, "client_f_score_judged": by_models}
-    figures = []
-    for name, figure in artifacts.items():
-        values = {}
-        for one in series:
-            found = [run.artifact(name, 1) for run in one.runs]
-            known = [array[np.isfinite(array)] for array in found if array is not None]
-            if known and len(pooled := np.concatenate(known)):
-                values[one.short] = [float(v) for v in pooled]
-        figures.append(_violins(figure, values, "F-score of labels judged clean"))
-    return figures
+    return [by_method, by_models]
 
 
-def client_accuracy_figure(setting: str, series: Sequence[Series]) -> Figure:
-    values = {}
-    for one in series:
-        pooled = [v for run in one.runs for v in per_client(run) or () if np.isfinite(v)]
-        if pooled:
-            values[one.short] = pooled
-    figure = Figure(
+def _client_accuracy_figure(runs: Sequence[Run]) -> Figure:
+    return _figure(
         "client-accuracy",
-        f"Accuracy over clients: {setting}",
+        "Accuracy over clients",
         "Accuracy of every client on its own task in the last round, all seeds together.",
-        missing='No record has "per_client", which the last round writes.',
+        _violins(runs, lambda run: np.array(per_client(run) or ()), "accuracy"),
+        'No record has "per_client", which the last round writes.',
     )
-    return _violins(figure, values, "accuracy")
+
+
+def _violins(
+    runs: Sequence[Run], array_of: Callable[[Run], np.ndarray | None], y_label: str
+) -> Violins | None:
+    """Return the finite values of all seeds of each method."""
+    pooled = {method: np.concatenate(arrays) for method, arrays in _by_method(runs, array_of)}
+    values = {method: array[np.isfinite(array)].tolist() for method, array in pooled.items()}
+    known = {method: found for method, found in values.items() if found}
+    return Violins(known, y_label) if known else None
+
+
+def _by_method(
+    runs: Sequence[Run], array_of: Callable[[Run], np.ndarray | None]
+) -> Iterable[tuple[str, list[np.ndarray]]]:
+    """Return the arrays of each method's runs, of methods that have any."""
+    found: dict[str, list[np.ndarray]] = {}
+    for run in runs:
+        array = array_of(run)
+        if array is not None:
+            found.setdefault(run.short, []).append(array)
+    return found.items()
 
 
 # ---- costs ---------------------------------------------------------------------------------
 
 
-def communication_figure(setting: str, series: Sequence[Series]) -> Figure:
-    totals: dict[str, dict[str, float]] = {}
-    for one in series:
-        sums = totals.setdefault(one.short, {})
-        for record, way in product([r for run in one.runs for r in run.records], ("up", "down")):
-            for message, nbytes in record.messages(way).items():
-                key = f"{way}: {message}"
-                sums[key] = sums.get(key, 0.0) + nbytes / 1e6 / len(one.runs)
-    messages = list(dict.fromkeys(m for found in totals.values() for m in found))
-    messages.sort(
-        key=lambda m: (not m.startswith("up"), -max(t.get(m, 0) for t in totals.values()))
-    )
-    figure = Figure(
+def _communication_figure(rounds: pd.DataFrame) -> Figure:
+    messages = [name for name in rounds if name.startswith(("up: ", "down: "))]
+    sums = rounds.groupby(["method", "run"], sort=False)[messages].sum()
+    means = sums.groupby(level="method", sort=False).mean().loc[:, lambda m: m.any()]
+    largest = means.max().sort_values(ascending=False, kind="stable")
+    names = [name for way in ("up", "down") for name in largest.index if name.startswith(way)]
+    columns = {str(method): row[names].tolist() for method, row in means.iterrows()}
+    return _figure(
         "communication",
-        f"Communication by message: {setting}",
+        "Communication by message",
         "Megabytes that all clients sent (up) or received (down) in the whole run, mean over "
         "seeds; logarithmic.",
+        Bars(names, columns, "MB", log=True) if names else None,
+        'No record has "bytes".',
     )
-    if not messages:
-        return replace(figure, missing='No record has "bytes".')
-    columns = {label: [found.get(m, 0.0) for m in messages] for label, found in totals.items()}
-    return replace(figure, drawing=Bars(messages, columns, "MB", log=True))
 
 
-def timing_figure(setting: str, series: Sequence[Series]) -> Figure:
-    totals: dict[str, dict[str, float]] = {}
-    for one in series:
-        sums = totals.setdefault(one.short, {})
-        for run in one.runs:
-            setup = ("setup", finite_number(run.result, "seconds", "setup"))
-            stages = [(r.stage or "rounds", r.number("seconds")) for r in run.records]
-            for stage, seconds in (setup, *stages):
-                if seconds is not None:
-                    sums[stage] = sums.get(stage, 0.0) + seconds / len(one.runs)
-    names = list(dict.fromkeys(stage for found in totals.values() for stage in found))
-    figure = Figure(
+def _timing_figure(frame: pd.DataFrame) -> Figure:
+    stages = frame.dropna(subset="took")
+    seeds = frame.groupby("method").run.nunique()
+    sums = stages.groupby(["method", "stage"], sort=False).took.sum().unstack("stage", fill_value=0)
+    ordered = sums.reindex(index=frame.method.unique(), columns=stages.stage.unique(), fill_value=0)
+    means = ordered.div(seeds, axis=0)
+    return _figure(
         "timing",
-        f"Seconds by stage: {setting}",
+        "Seconds by stage",
         "Wall time of the stages, mean over seeds; setup loads data and starts actors.",
+        Bars(list(means.index), means.to_dict("list"), "seconds", stacked=True)
+        if len(stages)
+        else None,
+        'No record has "seconds".',
     )
-    if not names:
-        return replace(figure, missing='No record has "seconds".')
-    columns = {stage: [found.get(stage, 0.0) for found in totals.values()] for stage in names}
-    return replace(figure, drawing=Bars(list(totals), columns, "seconds", stacked=True))
-
-
-# ---- lines ---------------------------------------------------------------------------------
-
-
-def _at(*path: str) -> Value:
-    return lambda record: record.number(*path)
-
-
-def _task_line(one: Series, entry: str, task: int) -> Line | None:
-    def value(record: RoundRecord) -> float | None:
-        found = numbers(record.by_task, entry)
-        return found[task] if found is not None and task < len(found) else None
-
-    return _line(one, value, f"task {task + 1}", task)
-
-
-def _line(
-    one: Series, value: Value, name: str = "", dash: int = 0, *, hold: bool = False
-) -> Line | None:
-    """Return the mean over seeds at the rounds that all of them have, or None."""
-    curves = [_curve(run, value, hold=hold) for run in one.runs]
-    by_round = [{point.round: (point, y) for point, y in curve} for curve in curves if curve]
-    if not by_round:
-        return None
-    common = sorted(set.intersection(*(set(curve) for curve in by_round)))
-    if not common:
-        return None
-    x = {
-        axis: [float(np.mean([getattr(c[r][0], axis) for c in by_round])) for r in common]
-        for axis in AXES
-    }
-    values = np.array([[curve[r][1] for r in common] for curve in by_round])
-    return _banded(one, x, values, name, dash)
-
-
-def _curve(run: Run, value: Value, *, hold: bool) -> Curve:
-    """Return the values with their points; ``hold`` repeats a value until the next one."""
-    curve: Curve = []
-    for point, record in points(run):
-        found = value(record)
-        if found is not None:
-            curve.append((point, found))
-        elif hold and curve:
-            curve.append((point, curve[-1][1]))
-    return curve
-
-
-def _banded(
-    one: Series, x: dict[str, list[float]], values: np.ndarray, name: str, dash: int
-) -> Line:
-    mean = values.mean(axis=0)
-    sd = values.std(axis=0, ddof=1) if len(values) > 1 else None
-    return Line(
-        name=f"{one.short}, {name}" if name else one.short,
-        x=x,
-        y=mean.tolist(),
-        low=None if sd is None else (mean - sd).tolist(),
-        high=None if sd is None else (mean + sd).tolist(),
-        method=one.short,
-        dash=dash,
-    )
-
-
-def _curves(figure: Figure, lines: Sequence[Line | None], drawing: Lines, missing: str) -> Figure:
-    known = [line for line in lines if line is not None]
-    if not known:
-        return replace(figure, missing=missing)
-    return replace(figure, drawing=replace(drawing, lines=known))
-
-
-def _violins(figure: Figure, values: dict[str, list[float]], y_label: str) -> Figure:
-    if not values:
-        return figure
-    return replace(figure, drawing=Violins(values, y_label), missing="")

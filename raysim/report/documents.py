@@ -41,7 +41,10 @@ def write_page(report: Report) -> str:
         from markupsafe import Markup  # comes with jinja2
         from plotly.offline import get_plotlyjs
     except ImportError as wrong:
-        raise _lacks("an HTML report", wrong) from wrong
+        raise EnvironmentNotFit(
+            f"an HTML report needs {wrong.name}, which is not there ({wrong}); "
+            "pip install 'raysim[report]'"
+        ) from wrong
     report = _without_repetition(report)
     drawn = [figure for figure in report.figures if figure.drawing is not None]
     drawn.sort(key=lambda figure: bool(figure.run))
@@ -112,10 +115,8 @@ def _write(
 
 
 def _environment(**how: Any) -> jinja2.Environment:
-    try:
-        import jinja2
-    except ImportError as wrong:
-        raise _lacks("a report", wrong) from wrong
+    import jinja2
+
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(_asset),
         undefined=jinja2.StrictUndefined,
@@ -123,12 +124,6 @@ def _environment(**how: Any) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         **how,
-    )
-
-
-def _lacks(what: str, wrong: ImportError) -> EnvironmentNotFit:
-    return EnvironmentNotFit(
-        f"{what} needs {wrong.name}, which is not there ({wrong}); pip install 'raysim[report]'"
     )
 
 

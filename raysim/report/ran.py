@@ -7,16 +7,17 @@ from itertools import groupby
 from typing import Any
 
 from raysim.report.records import Run
-from raysim.report.series import Series
 from raysim.runs.record import finite_number
 
 MOST = 6
 """Values that differ are listed up to this many."""
 
 
-def what_ran(series: Sequence[Series]) -> str:
+def what_ran(runs: Sequence[Run]) -> str:
     """Return clients, tasks, data, noise, rounds, seeds, date and version; what differs is said."""
-    runs = [run for one in series for run in one.runs]
+    series: dict[str, list[Run]] = {}
+    for run in runs:
+        series.setdefault(run.series, []).append(run)
     noises = [_part_of_data(run, "noise") for run in runs]
     others = dict.fromkeys(key for noise in noises for key in noise if key != "kind")
     parts = [
@@ -26,7 +27,7 @@ def what_ran(series: Sequence[Series]) -> str:
         _part("noise", [_noise_kind(noise) for noise in noises], "{}"),
         *(_part(f"noise {k}", [n.get(k) for n in noises], f"noise {k} {{}}") for k in others),
         _part("rounds", [_count(run.rounds, "round") for run in runs], "{}"),
-        _part("seeds", [_ranges(run.seed for run in one.runs) for one in series], "seeds {}"),
+        _part("seeds", [_ranges(run.seed for run in own) for own in series.values()], "seeds {}"),
         _part("dates", [run.date for run in runs], "{}"),
         _part("versions of raysim", [_version(run) for run in runs], "raysim {}"),
     ]

@@ -22,6 +22,8 @@ from raysim.runs.record import RoundRecord, finite_number, newest_known, parse_r
 from raysim.storage.files import reason
 from raysim.storage.objects import Storage
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 @dataclass(frozen=True)
 class Run:
@@ -44,6 +46,12 @@ class Run:
     """The day it was begun, by its first event."""
     label: str = ""
     """Differs from that of every other run of the report."""
+    short: str = ""
+    """The method, and what tells it apart from the others of its setting."""
+    setting: str = ""
+    """Runs of equal settings (data, partition, noise, rounds, swept ones) may be compared."""
+    series: str = ""
+    """The seeds of one method in one setting."""
     _arrays: dict[str, np.ndarray | None] = field(default_factory=dict, repr=False)
 
     @property
@@ -59,6 +67,13 @@ class Run:
     @property
     def rounds_done(self) -> int:
         return sum(record.has("loss") for record in self.records)
+
+    @property
+    def progress(self) -> str:
+        """How far an unfinished run is; empty for a finished one."""
+        if self.is_finished:
+            return ""
+        return f"not finished: {self.rounds_done} of {self.rounds} rounds"
 
     @property
     def federation(self) -> Mapping[str, Any]:
@@ -137,7 +152,7 @@ def _read(folder: Storage, problems: list[str]) -> Run | None:
     if text is None:
         return None
     try:
-        config = yaml.safe_load(text)
+        config = yaml.load(text, LOADER)
     except yaml.YAMLError:
         problems.append(f"{folder.root}: config.yaml is damaged; left out.")
         return None

@@ -1,10 +1,10 @@
-"""Runs side by side: the seeds of one config are a series; series of one setting compare."""
+"""Names for runs side by side: seeds of one config are a series; those of one setting compare."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from raysim.report.records import Run
@@ -17,33 +17,8 @@ TELLING = ("data.dataset", "data.partition", "data.noise", "train.rounds", "data
 """Keys whose differences name a series, best first; then any other."""
 
 
-@dataclass(frozen=True)
-class Series:
-    """The seeds of one method in one setting."""
-
-    label: str
-    """The method, and what tells it apart from all other series."""
-    short: str
-    """The same, among the series of its setting."""
-    setting: str
-    """Series with equal settings (data, partition, noise, rounds, swept ones) may be compared."""
-    runs: Sequence[Run]
-    """One per seed, ascending: the finished ones, or all where none is."""
-
-    @property
-    def is_finished(self) -> bool:
-        return self.runs[0].is_finished
-
-    @property
-    def progress(self) -> str:
-        """How far an unfinished series is; empty for a finished one."""
-        if self.is_finished:
-            return ""
-        return f"not finished: {self.runs[0].rounds_done} of {self.runs[0].rounds} rounds"
-
-
-def group_runs(runs: Sequence[Run], swept: Sequence[str] = ()) -> tuple[list[Series], list[str]]:
-    """Return the series in the order of the runs, and what speaks against comparing them.
+def name_runs(runs: Sequence[Run], swept: Sequence[str] = ()) -> tuple[list[Run], list[str]]:
+    """Return the runs with their names, by series and seed, and what speaks against comparing them.
 
     Settings that were ``swept`` make runs differ in their setting, never in their method.
     """
@@ -55,38 +30,25 @@ def group_runs(runs: Sequence[Run], swept: Sequence[str] = ()) -> tuple[list[Ser
         members.setdefault(_key(flat, NO_MATTER) + _key(own, ()), []).append(run)
     found = [_one_per_seed(group, problems) for group in members.values()]
     settings = [setting_of(group[0], swept) for group in found]
-    data = found[0][0].dataset or "data"
-    names = [differences(setting, settings) or data for setting in settings]
-    shorts = _labels([group[0] for group in found], settings, (*NO_MATTER, *swept))
+    telling = telling_keys(settings)
+    names = [words(one, telling) or found[0][0].dataset or "data" for one in settings]
+    methods = _methods([group[0] for group in found], settings, (*NO_MATTER, *swept))
     several = len(set(names)) > 1
-    series = [
-        Series(
-            label=f"{short} ({name})" if several else short,
-            short=short,
-            setting=name,
-            runs=[
-                replace(run, label=f"{short}, seed {run.seed}" + (f" ({name})" if several else ""))
-                for run in group
-            ],
-        )
-        for short, name, group in zip(shorts, names, found, strict=True)
-    ]
-    groups = by_setting(series)
+    named = []
+    for group, method, setting in zip(found, methods, names, strict=True):
+        ending = f" ({setting})" if several else ""
+        for run in group:
+            label = f"{method}, seed {run.seed}{ending}"
+            series = f"{method}{ending}"
+            named.append(replace(run, label=label, short=method, setting=setting, series=series))
     if len({_key(setting, swept) for setting in settings}) > 1:
-        listed = "; ".join(f"{name} ({len(group)})" for name, group in groups.items())
+        counts = {name: names.count(name) for name in names}
+        listed = "; ".join(f"{name} ({count})" for name, count in counts.items())
         problems.append(
-            f"The runs have {len(groups)} settings, which are not compared with each other: "
+            f"The runs have {len(counts)} settings, which are not compared with each other: "
             f"{listed}."
         )
-    return series, problems
-
-
-def by_setting(series: Sequence[Series]) -> dict[str, list[Series]]:
-    """Return the series that may be compared, by the name of their setting."""
-    groups: dict[str, list[Series]] = {}
-    for one in series:
-        groups.setdefault(one.setting, []).append(one)
-    return groups
+    return named, problems
 
 
 def _one_per_seed(runs: Sequence[Run], problems: list[str]) -> list[Run]:
@@ -112,40 +74,44 @@ def _one_per_seed(runs: Sequence[Run], problems: list[str]) -> list[Run]:
 # ---- names ---------------------------------------------------------------------------------
 
 
-def _labels(
+def _methods(
     runs: Sequence[Run], settings: Sequence[Mapping[str, Any]], without: Sequence[str]
 ) -> list[str]:
-    """Return a short label for each run that no other of its setting has."""
-    labels = []
-    for run, setting in zip(runs, settings, strict=True):
-        same = [
-            _flat(other.config, without)
-            for other, theirs in zip(runs, settings, strict=True)
-            if other.method == run.method and theirs == setting
-        ]
-        words = differences(_flat(run.config, without), same)
-        labels.append(f"{run.method}, {words}" if words else run.method)
-    return labels
+    """Return a short name for each run that no other of its setting has."""
+    flats = [_flat(run.config, without) for run in runs]
+    keys = [run.method + _key(setting, ()) for run, setting in zip(runs, settings, strict=True)]
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for key, flat in zip(keys, flats, strict=True):
+        alike.setdefault(key, []).append(flat)
+    telling = {key: telling_keys(same) for key, same in alike.items()}
+    names = []
+    for run, key, flat in zip(runs, keys, flats, strict=True):
+        differs = words(flat, telling[key])
+        names.append(f"{run.method}, {differs}" if differs else run.method)
+    return names
 
 
-def differences(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
-    """Return about the fewest values that tell a flat config apart from all the others."""
+def telling_keys(every: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return about the fewest keys whose values tell flat configs apart."""
 
     def rank(key: str) -> tuple[int, str]:
         return next((i for i, p in enumerate(TELLING) if _below(key, (p,))), len(TELLING)), key
 
-    keys = sorted({key for one in every for key in one}, key=rank)
     chosen: list[str] = []
-    parts = 1
-    wanted = len({_key(one, ()) for one in every})
-    for key in keys:
+    parts, wanted = 1, len({_key(one, ()) for one in every})
+    for key in sorted({key for one in every for key in one}, key=rank):
+        if parts == wanted:
+            break
         told = len({_key({k: one.get(k) for k in (*chosen, key)}, ()) for one in every})
         if told > parts:
             chosen.append(key)
             parts = told
-        if parts == wanted:
-            break
-    return ", ".join(_word(key, own.get(key)) for key in chosen)
+    return chosen
+
+
+def words(flat: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Return the values of a flat config at some keys as people say them."""
+    return ", ".join(_word(key, flat.get(key)) for key in keys)
 
 
 def _word(key: str, value: Any) -> str:
@@ -160,12 +126,11 @@ def _word(key: str, value: Any) -> str:
     return f"{name} {shown}"
 
 
-def setting_of(run: Run, swept: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what must be equal for two runs to be comparable."""
-    flat = _flat(run.config)
+def setting_of(run: Run, swept: Sequence[str] = (), *, without: str = "") -> dict[str, Any]:
+    """Return what must be equal for two runs to be comparable; ``without`` is left out."""
     return {
         key: value
-        for key, value in flat.items()
+        for key, value in _flat(run.config, (without,)).items()
         if _below(key, swept)
         or (_below(key, ("data", "train.rounds")) and not _below(key, NOT_THE_DATA))
     }

@@ -3,69 +3,123 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raysim.errors import ConfigError
-from raysim.report import facts
+from raysim.report.curves import banded
 from raysim.report.figure import Figure, Line, Lines
 from raysim.report.records import Run
-from raysim.report.series import Series, differences, setting_of
-from raysim.report.statistics import mean_over_seeds
+from raysim.report.series import setting_of, telling_keys, words
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Value = float | str
-
-
-def _megabytes(run: Run) -> float | None:
-    ways = [facts.megabytes(run, way) for way in ("up", "down")]
-    return None if None in ways else sum(filter(None, ways))
-
-
-MEASURES: dict[str, tuple[str, str, Callable[[Run], float | None]]] = {
-    "accuracy": ("Accuracy", "accuracy", facts.accuracy),
-    "noise": ("Noise left", "share of wrong labels", lambda run: facts.noise(run, "after")),
-    "ari": ("ARI", "ARI of groups and tasks", facts.ari),
-    "bytes": ("MB sent", "MB sent (up + down)", _megabytes),
+MEASURES = {
+    "accuracy": ("Accuracy", "accuracy"),
+    "noise_after": ("Noise left", "share of wrong labels"),
+    "ari": ("ARI", "ARI of groups and tasks"),
+    "bytes": ("MB sent", "MB sent (up + down)"),
 }
-"""By name: title, label of the axis, and the value of a run."""
-FRACTIONS = ("accuracy", "noise")
+"""By column of the frame: the title, and the label of the axis."""
+FRACTIONS = ("accuracy", "noise_after")
 
 
 def check_swept(swept: Sequence[str], runs: Sequence[Run]) -> None:
     """Refuse settings that no run has."""
     for key in swept:
-        if not any(_has(run.config, key) for run in runs):
+        if not any(_has(run, key) for run in runs):
             raise ConfigError(
                 f"swept must name settings of the runs, got {key!r}, which none of their configs "
                 "has; name one as config.yaml does, such as data.noise.rate"
             )
 
 
-def swept_figures(series: Sequence[Series], swept: Sequence[str]) -> list[Figure]:
+def swept_figures(frame: pd.DataFrame, runs: Sequence[Run], swept: Sequence[str]) -> list[Figure]:
     """Return every measure against the first swept setting, a figure per value of the others."""
     if not swept:
         return []
-    x_key, finished = swept[0], [one for one in series if one.is_finished]
-    varied = [one for one in finished if _has(one.runs[0].config, x_key)]
-    values = sort_values({_value(one.runs[0], x_key) for one in varied})
-    rests = [_rest(one, swept) for one in varied]
-    panels: dict[str, list[Series]] = {}
-    for one, rest in zip(varied, rests, strict=True):
-        panels.setdefault(differences(rest, rests), []).append(one)
-    fixed = [one for one in finished if one not in varied]
-    for one in fixed:  # a method without the setting is the same everywhere
-        rest = _rest(one, swept)
-        for name in panels if rest not in rests else [differences(rest, rests)]:
-            panels[name].append(one)
-    figures = [
-        _figure(measure, x_key, values, name, own)
-        for measure in MEASURES
-        for name, own in (panels or {"": []}).items()
-    ]
-    return [_common_range(figure, figures) for figure in figures]
+    key, finished = swept[0], [run for run in runs if run.is_finished]
+    values = {run.label: _value(run, key) for run in finished if _has(run, key)}
+    ordered = sort_values(set(values.values()))
+    points = _points(frame, finished, swept, ordered)
+    panels = list(dict.fromkeys(points.panel)) or [""]
+    figures = []
+    for measure, (title, y_label) in MEASURES.items():
+        known = points.dropna(subset=measure)
+        drawn = {panel: _lines(known[known.panel == panel], measure, ordered) for panel in panels}
+        y_range = _range(drawn) if len(panels) > 1 else None
+        for panel, lines in drawn.items():
+            drawing = Lines(
+                lines,
+                {"value": key},
+                y_label,
+                percent=measure in FRACTIONS,
+                log=is_log_spaced(ordered),
+                categories=[value for value in ordered if isinstance(value, str)],
+                y_range=y_range,
+            )
+            figures.append(
+                Figure(
+                    f"swept-{measure.partition('_')[0]}",
+                    f"{title} against {key}" + (f": {panel}" if panel else ""),
+                    f"{title} at the end of finished runs, mean over seeds; the band is one sd "
+                    "over seeds.",
+                    drawing if lines else None,
+                    "" if lines else f"No finished run has a value for {y_label}.",
+                    tab=title,
+                )
+            )
+    return figures
+
+
+def _points(
+    frame: pd.DataFrame, runs: Sequence[Run], swept: Sequence[str], ordered: Sequence[Value]
+) -> pd.DataFrame:
+    """Return finished runs with their value ``x`` of the setting and the panel they belong to.
+
+    A method without the setting is the same everywhere: its runs are repeated at every value and,
+    where their panel is none of the others', in every panel.
+    """
+    import pandas as pd
+
+    key = swept[0]
+    rests = {run.label: setting_of(run, swept, without=key) for run in runs}
+    varied = [rests[run.label] for run in runs if _has(run, key)]
+    telling = telling_keys(varied)
+    names = list(dict.fromkeys(words(rest, telling) for rest in varied))
+    places = []
+    for run in runs:
+        is_fixed, rest = not _has(run, key), rests[run.label]
+        value = _value(run, key)
+        xs = ordered if is_fixed else [value if value in ordered else _word(value)]
+        panels = [words(rest, telling)] if rest in varied else names
+        places += [(run.label, x, panel, is_fixed) for panel in panels for x in xs]
+    places_frame = pd.DataFrame(places, columns=["run", "x", "panel", "is_fixed"])
+    return places_frame.merge(frame[frame.of == "run"], on="run")
+
+
+def _lines(points: pd.DataFrame, measure: str, ordered: Sequence[Value]) -> list[Line]:
+    lines = []
+    for (method, is_fixed), own in points.groupby(["method", "is_fixed"], sort=False):
+        stats = own.groupby("x")[measure].agg(["mean", "std"])
+        stats = stats.loc[[x for x in ordered if x in stats.index]]
+        sd = stats["std"] if stats["std"].isna().all() else stats["std"].fillna(0.0)
+        name = f"{method} (does not have it)" if is_fixed else str(method)
+        x = {"value": stats.index.tolist()}
+        lines.append(banded(name, str(method), x, stats["mean"], sd, int(is_fixed)))
+    return lines
+
+
+def _range(drawn: Mapping[str, Sequence[Line]]) -> tuple[float, float]:
+    """Return one vertical range for all panels, with some room."""
+    lines = [line for own in drawn.values() for line in own]
+    ends = [y for line in lines for y in (*(line.low or line.y), *(line.high or line.y))]
+    room = 0.05 * (max(ends, default=1.0) - min(ends, default=0.0)) or 0.05
+    return min(ends, default=0.0) - room, max(ends, default=1.0) + room
 
 
 def sort_values(values: set[Value]) -> list[Value]:
@@ -83,95 +137,11 @@ def is_log_spaced(values: Sequence[Value]) -> bool:
     return bool(factors.max() <= 1.5 * factors.min() and steps.max() > 1.5 * steps.min())
 
 
-def _figure(
-    measure: str, x_key: str, values: Sequence[Value], panel: str, series: Sequence[Series]
-) -> Figure:
-    title, y_label, value_of = MEASURES[measure]
-    figure = Figure(
-        f"swept-{measure}",
-        f"{title} against {x_key}" + (f": {panel}" if panel else ""),
-        f"{title} at the end of finished runs, mean over seeds; the band is one sd over seeds.",
-        tab=title,
-    )
-    methods: dict[str, list[Series]] = {}
-    for one in series:
-        methods.setdefault(one.short, []).append(one)
-    lines = [
-        line
-        for name, own in methods.items()
-        if (line := _line(name, own, x_key, values, value_of)) is not None
-    ]
-    if not lines:
-        return replace(figure, missing=f"No finished run has a value for {y_label}.")
-    return replace(
-        figure,
-        drawing=Lines(
-            lines,
-            {"value": x_key},
-            y_label,
-            percent=measure in FRACTIONS,
-            log=is_log_spaced(values),
-            categories=[value for value in values if isinstance(value, str)],
-        ),
-    )
-
-
-def _line(
-    name: str,
-    series: Sequence[Series],
-    x_key: str,
-    values: Sequence[Value],
-    value_of: Callable[[Run], float | None],
-) -> Line | None:
-    words = any(isinstance(value, str) for value in values)
-    points: dict[Any, tuple[float, float | None]] = {}
-    is_fixed = not _has(series[0].runs[0].config, x_key)
-    for one in series:
-        found = mean_over_seeds([value_of(run) for run in one.runs])
-        if found is not None:
-            own = values if is_fixed else [_value(one.runs[0], x_key)]
-            points |= {_word(x) if words else x: (found.mean, found.sd) for x in own}
-    xs = [x for x in values if x in points]
-    if not xs:
-        return None
-    mean = [points[x][0] for x in xs]
-    sd = [points[x][1] or 0.0 for x in xs]
-    banded = any(sd)
-    return Line(
-        name=f"{name} (does not have it)" if is_fixed else name,
-        x={"value": xs},
-        y=mean,
-        low=[m - s for m, s in zip(mean, sd, strict=True)] if banded else None,
-        high=[m + s for m, s in zip(mean, sd, strict=True)] if banded else None,
-        method=name,
-        dash=int(is_fixed),
-    )
-
-
-def _common_range(figure: Figure, figures: Sequence[Figure]) -> Figure:
-    """Return the figure with the vertical range of all figures of its measure."""
-    alike = [f.drawing for f in figures if f.tab == figure.tab and isinstance(f.drawing, Lines)]
-    if not isinstance(figure.drawing, Lines) or len(alike) < 2:
-        return figure
-    ends = [y for lines in alike for line in lines.lines for y in (line.low or line.y)]
-    ends += [y for lines in alike for line in lines.lines for y in (line.high or line.y)]
-    room = 0.05 * (max(ends) - min(ends)) or 0.05
-    y_range = (min(ends) - room, max(ends) + room)
-    return replace(figure, drawing=replace(figure.drawing, y_range=y_range))
-
-
 # ---- values of configs ---------------------------------------------------------------------
 
 
-def _rest(one: Series, swept: Sequence[str]) -> dict[str, Any]:
-    """Return the setting without the first swept key."""
-    setting = setting_of(one.runs[0], swept)
-    x_key = swept[0]
-    return {k: v for k, v in setting.items() if k != x_key and not k.startswith(f"{x_key}.")}
-
-
-def _has(config: Mapping[str, Any], key: str) -> bool:
-    return _find(config, key) is not _find
+def _has(run: Run, key: str) -> bool:
+    return _find(run.config, key) is not _find
 
 
 def _find(config: Any, key: str) -> Any:

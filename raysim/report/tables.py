@@ -1,135 +1,138 @@
-"""The tables of a report, and how they look in Markdown and LaTeX."""
+"""The tables of a report: each column is a ``groupby`` of the runs in the frame."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import combinations, product
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING
 
-from raysim.report import facts
+from raysim.report.frame import LAST, SCORES, task_names
 from raysim.report.records import Run
 from raysim.report.report import Cell, Table
-from raysim.report.series import Series, by_setting
-from raysim.report.statistics import LEVEL, mean_over_seeds, paired_difference
-from raysim.runs.record import finite_number
+from raysim.report.statistics import LEVEL, paired_difference
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ALL_PAIRS = 6
 """Every pair of up to this many methods is compared; of more, the best one with each other."""
 NONE = Cell("-", None)
-JUDGES = {"selection": "the method", "judged": "the final model"}
 RATES = ("precision %", "recall %")
-Value = Callable[[Run], float | None]
 
 
-def make_tables(series: Sequence[Series]) -> list[Table]:
+def make_tables(frame: pd.DataFrame, runs: Sequence[Run]) -> list[Table]:
     """Return every table that the runs have rows for; names may repeat."""
-    tables = [summary_table(series), differences_table(series)]
-    tables += [task_table(setting, own) for setting, own in by_setting(series).items()]
-    tables += [judgements_table(series), noisy_clients_table(series)]
+    whole = frame[frame.of == "run"]
+    progress = {run.series: run.progress for run in reversed(runs)}
+    tables = [_summary(whole, runs, progress), _differences(whole)]
+    for setting, own in whole.groupby("setting", sort=False):
+        tables.append(_tasks(str(setting), own, runs, progress))
+    tables += [_judgements(whole, progress), _noisy_clients(whole, progress)]
     return [table for table in tables if table.rows]
+
+
+# ---- cells ---------------------------------------------------------------------------------
+
+
+def _names(whole: pd.DataFrame, progress: dict[str, str]) -> list[Cell]:
+    return [Cell(name, name, note=progress[name]) for name in whole.series.unique()]
+
+
+def _column(
+    whole: pd.DataFrame,
+    name: str,
+    scale: float = 1,
+    digits: int = 2,
+    *,
+    best: bool = False,
+    with_sd: bool = True,
+) -> list[Cell]:
+    """Return a cell per series: the mean of a value over seeds, and the values on hover."""
+    values = (whole[name] * scale).groupby(whole.series, sort=False)
+    stats = values.agg(["mean", "std", list])
+    seeds = whole.groupby("series", sort=False).seed.agg(list)
+    top = best_series(whole, name) if best else []
+    cells = []
+    for series, mean, sd, single in stats.itertuples():
+        text = f"{mean:.{digits}f}" + (f" ± {sd:.{digits}f}" if with_sd and sd == sd else "")
+        shown = ["-" if math.isnan(value) else f"{value:.4g}" for value in single]
+        note = "; ".join(f"seed {s}: {v}" for s, v in zip(seeds[series], shown, strict=True))
+        found = Cell(text, mean, best=series in top, note=note if len(shown) > 1 else "")
+        cells.append(NONE if math.isnan(mean) else found)
+    return cells
+
+
+def best_series(whole: pd.DataFrame, name: str) -> list[str]:
+    """Return the best finished series of every setting that has several; ties share it."""
+    done = whole[whole.finished]
+    means = done.groupby(["setting", "series"], sort=False)[name].mean().dropna()
+    by_setting = means.groupby(level="setting", sort=False)
+    is_best = (means == by_setting.transform("max")) & (by_setting.transform("size") > 1)
+    return list(means[is_best].index.get_level_values("series"))
+
+
+def _rows(*columns: Sequence[Cell]) -> list[list[Cell]]:
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 # ---- summary -------------------------------------------------------------------------------
 
 
-def summary_table(series: Sequence[Series]) -> Table:
-    best = _best(series, facts.accuracy), _best(series, facts.last_accuracies)
-    best_ever = _best(series, facts.best_accuracy)
-    top5 = partial(_recorded, "top5", "mean")
-    has_top5 = any(top5(run) is not None for one in series for run in one.runs)
-    rows = []
-    for one in series:
-        count, seeds = str(len(one.runs)), "seeds " + ", ".join(str(run.seed) for run in one.runs)
-        if not one.is_finished:
-            seeds += f"; {one.progress}"
-            count += f" ({one.runs[0].rounds_done}/{one.runs[0].rounds} rounds)"
-        rows.append(
-            [
-                Cell(one.label, one.label, note=one.progress),
-                Cell(count, float(len(one.runs)), note=seeds),
-                _mean(one, facts.accuracy, 100, 2, best=one in best[0]),
-                _mean(one, facts.last_accuracies, 100, 2, best=one in best[1]),
-                _mean(one, facts.best_accuracy, 100, 2, best=one in best_ever),
-                *([_mean(one, top5, 100, 2)] if has_top5 else []),
-                _mean(one, facts.ari, 1, 3),
-                _mean(one, lambda run: facts.noise(run, "before"), 100, 2),
-                _mean(one, lambda run: facts.noise(run, "after"), 100, 2),
-                _mean(one, lambda run: facts.megabytes(run, "up"), 1, 2, with_sd=False),
-                _mean(one, lambda run: facts.megabytes(run, "down"), 1, 2, with_sd=False),
-                _mean(one, facts.seconds, 1, 1, with_sd=False),
-                _mean(one, facts.restarts, 1, 0, with_sd=False),
-            ]
-        )
+def _summary(whole: pd.DataFrame, runs: Sequence[Run], progress: dict[str, str]) -> Table:
+    seeds = []
+    for series, own in whole.groupby("series", sort=False):
+        count, note = str(len(own)), "seeds " + ", ".join(map(str, own.seed))
+        first = next(run for run in runs if run.series == series)
+        if not first.is_finished:
+            note += f"; {first.progress}"
+            count += f" ({first.rounds_done}/{first.rounds} rounds)"
+        seeds.append(Cell(count, float(len(own)), note=note))
+    has_top5 = bool(whole.top5.notna().any())
     return Table(
         name="summary",
         title="Summary",
         caption=(
             "Mean ± sample sd over seeds of the mean accuracy over clients, each on its own task: "
-            f"in the last round, over the last {facts.LAST} evaluations, and the best one (which a "
+            f"in the last round, over the last {LAST} evaluations, and the best one (which a "
             "real federation could not pick). Best in bold among finished runs of one setting. "
             "ARI: agreement of groups and tasks. Noise: share of wrong training labels before and "
             "after correction. MB, seconds and restarts: mean over seeds."
         ),
         columns=[
-            *("method", "seeds", "accuracy %", f"last {facts.LAST} %", "best %"),
+            *("method", "seeds", "accuracy %", f"last {LAST} %", "best %"),
             *(["top-5 %"] if has_top5 else []),
             *("ARI", "noise before %", "noise after %", "up MB", "down MB", "seconds", "restarts"),
         ],
-        rows=rows,
+        rows=_rows(
+            _names(whole, progress),
+            seeds,
+            *(_column(whole, name, 100, best=True) for name in ("accuracy", "last", "best")),
+            *([_column(whole, "top5", 100)] if has_top5 else []),
+            _column(whole, "ari", digits=3),
+            *(_column(whole, f"noise_{when}", 100) for when in ("before", "after")),
+            *(_column(whole, way, with_sd=False) for way in ("up", "down")),
+            _column(whole, "total_seconds", digits=1, with_sd=False),
+            _column(whole, "restarts", digits=0, with_sd=False),
+        ),
     )
-
-
-def _recorded(key: str, name: str, run: Run) -> float | None:
-    """Return a number of what was recorded last under ``key``."""
-    return finite_number(run.last(key), name)
-
-
-def _mean(
-    one: Series,
-    value: Value,
-    scale: float,
-    digits: int,
-    *,
-    best: bool = False,
-    with_sd: bool = True,
-) -> Cell:
-    values = [value(run) for run in one.runs]
-    found = mean_over_seeds([None if v is None else scale * v for v in values])
-    if found is None:
-        return NONE
-    text = f"{found.mean:.{digits}f}"
-    if with_sd and found.sd is not None:
-        text += f" ± {found.sd:.{digits}f}"
-    shown = ["-" if v is None else f"{scale * v:.4g}" for v in values]
-    single = [f"seed {run.seed}: {word}" for run, word in zip(one.runs, shown, strict=True)]
-    note = "; ".join(single) if len(single) > 1 else ""
-    return Cell(text, found.mean, best=best, note=note)
-
-
-def _best(series: Sequence[Series], value: Value) -> list[Series]:
-    """Return the best finished series of every setting that has several; ties share it."""
-    best = []
-    for own in by_setting(series).values():
-        means = [(mean_over_seeds([value(run) for run in s.runs]), s) for s in own if s.is_finished]
-        known = [(mean.mean, s) for mean, s in means if mean is not None]
-        if len(known) > 1:
-            top = max(mean for mean, _ in known)
-            best += [s for mean, s in known if mean == top]
-    return best
 
 
 # ---- differences ---------------------------------------------------------------------------
 
 
-def differences_table(series: Sequence[Series]) -> Table:
+def _differences(whole: pd.DataFrame) -> Table:
     rows = []
-    for own in by_setting(series).values():
-        finished = [one for one in own if one.is_finished]
-        pairs = list(combinations(finished, 2))
-        if len(finished) > ALL_PAIRS:
-            top = _best(finished, facts.accuracy)[:1]
-            pairs = [(one, other) for one in top for other in finished if other is not one]
-        rows += [_difference_row(*pair) for pair in pairs]
+    for _, own in whole[whole.finished].groupby("setting", sort=False):
+        by_seed = {
+            str(series): dict(zip(known.seed, known.accuracy, strict=True))
+            for series, known in own.dropna(subset="accuracy").groupby("series", sort=False)
+        }
+        pairs = list(combinations(by_seed, 2))
+        if len(by_seed) > ALL_PAIRS:
+            top = best_series(own, "accuracy")[:1]
+            pairs = [(one, other) for one in top for other in by_seed if other != one]
+        rows += [_difference_row(*pair, by_seed) for pair in pairs]
     return Table(
         name="differences",
         title="Paired differences",
@@ -144,8 +147,8 @@ def differences_table(series: Sequence[Series]) -> Table:
     )
 
 
-def _difference_row(ours: Series, theirs: Series) -> list[Cell]:
-    found = paired_difference(_by_seed(ours), _by_seed(theirs))
+def _difference_row(ours: str, theirs: str, by_seed: dict[str, dict[int, float]]) -> list[Cell]:
+    found = paired_difference(by_seed[ours], by_seed[theirs])
     if found is None:
         return []
     interval = Cell("-", None, note="one common seed")
@@ -153,64 +156,53 @@ def _difference_row(ours: Series, theirs: Series) -> list[Cell]:
         text = f"[{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
         interval = Cell(text, 100 * found.low)
     return [
-        Cell(ours.label, ours.label),
-        Cell(theirs.label, theirs.label),
+        Cell(ours, ours),
+        Cell(theirs, theirs),
         Cell(f"{100 * found.mean:+.2f}", 100 * found.mean),
         interval,
         Cell(str(found.n), float(found.n)),
     ]
 
 
-def _by_seed(one: Series) -> dict[int, float]:
-    found = {run.seed: facts.accuracy(run) for run in one.runs}
-    return {seed: value for seed, value in found.items() if value is not None}
-
-
 # ---- tasks and clients ---------------------------------------------------------------------
 
 
-def task_table(setting: str, series: Sequence[Series]) -> Table:
-    own = [one for one in series if any(facts.by_task(run) for run in one.runs)]
-    count = max((len(facts.by_task(r) or ()) for one in own for r in one.runs), default=0)
-    tasks = [f"task {i + 1}" for i in range(count)]
-    names = facts.task_names([run for one in own for run in one.runs], count)
-
-    def on_task(i: int, run: Run) -> float | None:
-        found = facts.by_task(run)
-        return found[i] if found is not None and i < len(found) else None
-
-    def worst(run: Run) -> float | None:
-        return min(facts.per_client(run) or (), default=None)
-
-    values = [partial(on_task, i) for i in range(count)]
-    top = [_best(own, value) for value in values]
-    rows = []
-    for one in own:
-        cells = [_mean(one, v, 100, 2, best=one in b) for v, b in zip(values, top, strict=True)]
-        spread = [_mean(one, worst, 100, 2), _mean(one, facts.sd_of_clients, 100, 2)]
-        rows.append([Cell(one.label, one.label, note=one.progress), *cells, *spread])
-    classes = "" if names == tasks else " Classes: " + "; ".join(names) + "."
+def _tasks(
+    setting: str, whole: pd.DataFrame, runs: Sequence[Run], progress: dict[str, str]
+) -> Table:
+    entries = [name for name in whole if name.startswith("accuracy of task ")]
+    entries = [name for name in entries if whole[name].notna().any()]
+    has_tasks = whole[entries].notna().any(axis=1).groupby(whole.series).transform("any")
+    own = whole[has_tasks] if entries else whole[:0]
+    tasks = [name.removeprefix("accuracy of ") for name in entries]
+    classes = task_names([run for run in runs if run.label in set(own.run)], len(tasks))
+    named = [f"{task} ({words})" for task, words in zip(tasks, classes, strict=False)]
     return Table(
         name="tasks",
         title=f"Accuracy per task: {setting}",
         caption=(
             "Per cent in the last round, mean ± sd over seeds; the lowest accuracy of a client, "
-            f"and the sd over clients.{classes}"
+            "and the sd over clients." + (f" Classes: {'; '.join(named)}." if named else "")
         ),
         columns=["method", *tasks, "worst client", "sd over clients"],
-        rows=rows,
+        rows=_rows(
+            _names(own, progress),
+            *(_column(own, name, 100, best=True) for name in entries),
+            _column(own, "worst", 100),
+            _column(own, "sd_of_clients", 100),
+        ),
     )
 
 
-def judgements_table(series: Sequence[Series]) -> Table:
+def _judgements(whole: pd.DataFrame, progress: dict[str, str]) -> Table:
     """Return how well single labels were judged, by methods and by final models."""
     rows = []
-    for one, (key, who) in product(series, JUDGES.items()):
-        scores = [partial(_recorded, key, name) for name in ("precision", "recall", "f_score")]
-        scores.append(partial(_recorded, f"{key}_of_wrong", "f_score"))
-        if any(run.last(key) for run in one.runs):
-            cells = [_mean(one, score, 100, 2) for score in scores]
-            rows.append([Cell(one.label, one.label, note=one.progress), Cell(who, who), *cells])
+    for _, own in whole.groupby("series", sort=False):
+        for key, who in (("selection", "the method"), ("judged", "the final model")):
+            if own[key].notna().any():
+                scores = [*(f"{key}.{name}" for name in SCORES), f"{key}_of_wrong"]
+                columns = [_column(own, score, 100) for score in scores]
+                rows += _rows(_names(own, progress), [Cell(who, who)], *columns)
     return Table(
         name="judgements",
         title="How well labels were judged",
@@ -225,27 +217,9 @@ def judgements_table(series: Sequence[Series]) -> Table:
     )
 
 
-def noisy_clients_table(series: Sequence[Series]) -> Table:
+def _noisy_clients(whole: pd.DataFrame, progress: dict[str, str]) -> Table:
     """Return how well clients with noise were found, by the methods that look for them."""
-
-    def score(name: str) -> Value:
-        return partial(_recorded, "noisy_clients", name)
-
-    def found(run: Run) -> float | None:
-        noisy = run.last("noisy_clients")
-        clients = noisy.get("found") if isinstance(noisy, dict) else None
-        return float(len(clients)) if isinstance(clients, list) else None
-
-    rows = [
-        [
-            Cell(one.label, one.label, note=one.progress),
-            _mean(one, found, 1, 1, with_sd=False),
-            *(_mean(one, score(name), 100, 2) for name in ("precision", "recall", "f1", "auroc")),
-            _mean(one, score("correlation"), 1, 3),
-        ]
-        for one in series
-        if any(run.last("noisy_clients") for run in one.runs)
-    ]
+    own = whole[whole.noisy_clients.groupby(whole.series).transform("count") > 0]
     return Table(
         name="noisy-clients",
         title="Clients taken for noisy",
@@ -255,5 +229,13 @@ def noisy_clients_table(series: Sequence[Series]) -> Table:
             "it; correlation of estimated and true shares of wrong labels."
         ),
         columns=["method", "found", *RATES, "F1 %", "AUROC %", "correlation"],
-        rows=rows,
+        rows=_rows(
+            _names(own, progress),
+            _column(own, "noisy.found", digits=1, with_sd=False),
+            *(
+                _column(own, f"noisy.{name}", 100)
+                for name in ("precision", "recall", "f1", "auroc")
+            ),
+            _column(own, "noisy.correlation", digits=3),
+        ),
     )

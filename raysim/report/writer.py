@@ -87,7 +87,7 @@ def checked_output(out: str | Path | None, formats: Sequence[str] | None = None)
     """Return the plan for ``--out`` and ``--format``, if it can be written."""
     plan = plan_output(out, formats)
     for form in (*plan.formats, *plan.forms):
-        for package in NEEDS[form]:
+        for package in ("pandas", *NEEDS[form]):
             if importlib.util.find_spec(package) is None:
                 raise EnvironmentNotFit(
                     f"a report as {form} needs {package}, which is not installed; "

@@ -66,6 +66,17 @@ def test_torn_last_line_is_normal_and_a_broken_one_is_said(write_run):
     assert report.tables[0].rows[0][2].text == "60.00"
 
 
+def test_a_run_without_rounds_shows_its_result(write_run):
+    run = write_run("single", 0, [0.5, 0.6])
+    (run / "rounds.jsonl").write_text("")
+
+    report = make_report([str(run)])
+
+    assert report.tables[0].rows[0][2].text == "60.00"
+    lacking = {f.name for f in report.figures if f.drawing is None}
+    assert {"accuracy", "communication", "timing", "selection"} <= lacking
+
+
 def test_damaged_result_and_environment_leave_the_records(write_run):
     run = write_run("single", 0, [0.5, 0.6])
     (run / "result.json").write_text('{"accuracy"')

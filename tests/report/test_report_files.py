@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from raysim.cli.report import command
-from raysim.errors import ConfigError, OutputError
+from raysim.errors import ConfigError, EnvironmentNotFit, OutputError
 from raysim.report.build import make_report
 from raysim.report.documents import write_latex, write_markdown
 from raysim.report.plots import draw
@@ -158,6 +158,17 @@ def test_a_file_that_is_no_report_stays(write_run, tmp_path):
 def test_wrong_output_is_refused_before_any_work(out, formats, words):
     with pytest.raises(ConfigError, match=words):
         plan_output(out, formats)
+
+
+@pytest.mark.parametrize(
+    ("package", "form"),
+    [("pandas", "png"), ("jinja2", "md"), ("jinja2", "html"), ("plotly", "html")],
+)
+def test_a_missing_package_is_named_with_its_extra_before_any_work(monkeypatch, package, form):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else 1)
+
+    with pytest.raises(EnvironmentNotFit, match=rf"as {form} needs {package}.*raysim\[report\]"):
+        write_report(["nowhere"], formats=[form])
 
 
 def test_output_may_be_a_file_or_a_folder(tmp_path):
