@@ -37,6 +37,9 @@ RUN = [
 LONG = [*RUN[:1], "train.rounds=60", "train.epochs=60"]
 ACTORS = "runtime={actors: 4, per_actor: {cpus: 0.5}, start_timeout_s: 120}"
 
+ARITHMETIC = ("OPENBLAS_", "OMP_", "MKL_", "ATEN_", "ONEDNN_", "NPY_")
+"""Beginnings of the variables that choose how numbers are added: hosts get the laptop's."""
+
 
 def why_not() -> str:
     """Why hosts cannot be made here; empty where they can."""
@@ -92,7 +95,12 @@ class Lab:
     def cluster_file(self) -> str:
         """Write our on-prem file for these hosts: root, our key, raysim is there already."""
         text = (ROOT / "deploy/cluster-onprem.yaml").read_text()
-        cluster = yaml.safe_load(text.replace("source ~/venv/", f"source {sys.prefix}/"))
+        text = text.replace("source ~/venv/", f"source {sys.prefix}/")
+        as_here = " ".join(f"{k}={v}" for k, v in os.environ.items() if k.startswith(ARITHMETIC))
+        text = text.replace(
+            "export RAY_AUTH_MODE=token  ", f"export RAY_AUTH_MODE=token {as_here}  "
+        )
+        cluster = yaml.safe_load(text)
         cluster["auth"] = {"ssh_user": "root", "ssh_private_key": f"{self.folder}/lab/key"}
         cluster["file_mounts"].pop("~/raysim")
         cluster["setup_commands"] = [c for c in cluster["setup_commands"] if "pip" not in c]
@@ -156,6 +164,27 @@ def laptop(_own_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
         return Experiment(config).run().summary["digest"]
 
     return digest
+
+
+FINGERPRINTS = """
+import logging, ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+from raysim.runtime.numerics import numeric_fingerprint
+ray.init(address="auto", logging_level=logging.ERROR, log_to_driver=False)
+ask = ray.remote(num_cpus=0)(numeric_fingerprint)
+nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+refs = [ask.options(scheduling_strategy=On(node, soft=False)).remote() for node in nodes]
+print("FOUND", *ray.get(refs))
+"""
+
+
+def test_the_hosts_calculate_as_the_laptop_does(lab):
+    from raysim.runtime.numerics import numeric_fingerprint
+
+    said = lab.run("python", "-c", FINGERPRINTS, on="h0")
+
+    (found,) = [line for line in said.splitlines() if line.startswith("FOUND ")]
+    assert found.split()[1:] == [numeric_fingerprint()] * 3
 
 
 def submit(lab: Lab, name: str, overrides: list[str]) -> list[str]:
