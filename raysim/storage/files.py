@@ -11,6 +11,7 @@ import errno
 import json
 import math
 import os
+import tokenize
 import uuid
 import zipfile
 import zlib
@@ -32,7 +33,7 @@ NOT_FINITE = "not_finite"
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, NotImplementedError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
 )
 """What NumPy raises for a file that is not what it should be."""
 

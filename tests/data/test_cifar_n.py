@@ -159,8 +159,13 @@ def test_code_in_a_file_is_not_run(tmp_path, torch_file):
 
 
 @pytest.mark.parametrize("name", ["cifar10n.npz", "CIFAR-10_human.pt"])
-def test_a_damaged_file_is_refused(tmp_path, name):
-    (tmp_path / name).write_bytes(b"PK\x03\x04 not really")
+@pytest.mark.parametrize("damage", ["no archive", "a new way to compress"])
+def test_a_damaged_file_is_refused(tmp_path, name, damage, torch_file):
+    path = torch_file(tmp_path / name, {"clean_label": CLEAN})
+    content = path.read_bytes()
+    central = content.index(b"PK\x01\x02") + 10
+    unknown = content[:central] + b"\x63" + content[central + 1 :]
+    path.write_bytes(unknown if damage == "a new way to compress" else b"PK\x03\x04 not really")
 
     with pytest.raises(DataError, match=r"must hold the label columns of CIFAR-N.*raysim data fet"):
         read_human_labels(tmp_path / name)

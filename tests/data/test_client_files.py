@@ -279,11 +279,12 @@ def test_a_missing_or_double_test_set_is_refused(tmp_path):
         ("low: {classes: [0], clients: [site-1, site-1]}", "client of two tasks site-1"),
         ("low: {classes: [0], clients: [site-1]}", "task of every client, got none for site-2"),
         ("low: {classes: [11], clients: [site-1]}", "must name classes of 0 to 9, got 11"),
+        ("\udcff", "must be `<task>: {classes.* got: 'utf-8' codec"),
     ],
 )
 def test_wrong_tasks_are_named(tmp_path, text, says):
     folder = write(tmp_path / "clients")
-    (folder / "tasks.yaml").write_text(text)
+    (folder / "tasks.yaml").write_text(text, errors="surrogateescape")
 
     with pytest.raises(DataError, match=rf"tasks\.yaml .*{says}"):
         DriverData(config(folder, "single").data, 0)

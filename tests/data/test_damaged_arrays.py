@@ -75,3 +75,12 @@ def test_a_damaged_npz_is_refused_by_name(reader, damage, tmp_path):
 
     with pytest.raises(DataError, match=name):
         read(path)
+
+
+def test_an_npy_with_a_damaged_header_is_refused_by_name(tmp_path):
+    path = tmp_path / "own.npy"
+    np.save(path, np.ones((3, 4)))
+    path.write_bytes(path.read_bytes().replace(b"4), }", b"4 , }"))
+
+    with pytest.raises(DataError, match=r"own\.npy"):
+        read_features(find_files([str(path)])[0])

@@ -189,11 +189,19 @@ def test_clothing1m_lists_are_among_the_sources(tmp_path):
     assert "c1.png" not in names
 
 
-def test_a_clothing1m_photo_without_label_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("images/0/n1.png 4", r"2 are missing, first 'images/0/n2\.png'"),
+        ("images/0/n1.png", "must have lines `<key> <class number>`, got 'images/0/n1.png'; use"),
+        ("images/0/n1.png four", "must have lines `<key> <class number>`, got"),
+    ],
+)
+def test_a_clothing1m_list_without_a_label_is_named(tmp_path, text, says):
     clothing_lists(tmp_path, tmp_path)
-    (tmp_path / "noisy_label_kv.txt").write_text("images/0/n1.png 4\n")
+    (tmp_path / "noisy_label_kv.txt").write_text(f"{text}\n")
 
-    with pytest.raises(DataError, match=r"2 are missing, first 'images/0/n2\.png'"):
+    with pytest.raises(DataError, match=rf"noisy_label_kv\.txt .*{says}"):
         load("clothing1m", tmp_path)
 
 

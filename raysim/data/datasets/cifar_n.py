@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import pickle
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,6 @@ COLUMNS = {
     "cifar100n": {"noisy": "noisy_label"},
 }
 """Where the labels of a variant are; the true ones are ``clean_label``."""
-_UNREADABLE = (
-    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
-    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, DataError),
-)
 
 
 def find_human_labels(name: str, folder: Path) -> Path | None:
@@ -56,7 +51,7 @@ def read_human_labels(path: Path) -> dict[str, np.ndarray]:
                 (member,) = (n for n in archive.namelist() if n.endswith("/data.pkl"))
                 columns = dict(_ArraysOnly(io.BytesIO(archive.read(member))).load())
         return {key: np.asarray(column).astype(np.int64) for key, column in columns.items()}
-    except _UNREADABLE as error:
+    except Exception as error:  # a damaged pickle or archive may raise anything
         raise DataError(
             f"{path} must hold the label columns of CIFAR-N, got: {error}; remove it and run "
             "`raysim data fetch cifar10n cifar100n`"

@@ -166,7 +166,7 @@ def _read_tasks(path: Path) -> dict[str, Any]:
     form = "must be `<task>: {classes: [...], clients: [...]}` per task"
     try:
         content = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise DataError(f"{path} {form}, got: {error}; correct it") from error
     tasks = content if isinstance(content, dict) and content else {}
     lists = [

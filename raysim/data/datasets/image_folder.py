@@ -184,7 +184,15 @@ def _clothing_splits(base: Path, lists: Path, train_split: str) -> Splits:
     read = []
     for labels, keys in ((train_split, f"{train_split}_train"), ("clean", "clean_test")):
         label_file, key_file = lists / f"{labels}_label_kv.txt", lists / f"{keys}_key_list.txt"
-        label_of = dict(line.split() for line in _lines(label_file))
+        label_of = {}
+        for line in _lines(label_file):
+            key, *label = line.split()
+            if len(label) != 1 or not label[0].isdecimal():
+                raise DataError(
+                    f"{label_file} must have lines `<key> <class number>`, got {line[:60]!r}; use "
+                    "the official list"
+                )
+            label_of[key] = int(label[0])
         chosen = [key.strip() for key in _lines(key_file)]
         absent = [key for key in chosen if key not in label_of]
         if absent:
@@ -192,7 +200,7 @@ def _clothing_splits(base: Path, lists: Path, train_split: str) -> Splits:
                 f"{label_file} must label every key of {key_file.name}, {len(absent)} are missing, "
                 f"first {absent[0]!r}; use lists of the same release"
             )
-        listings.append(([base / key for key in chosen], [int(label_of[key]) for key in chosen]))
+        listings.append(([base / key for key in chosen], [label_of[key] for key in chosen]))
         read += [label_file, key_file]
     return Splits(CLOTHING1M_NAMES, listings[0], listings[1], tuple(dict.fromkeys(read)))
 
