@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from raysim.cli.options import trust_option
+from raysim.storage.files import json_text
 
 if TYPE_CHECKING:
     from raysim.standalone.assignment import Assignment, Grouped
@@ -41,7 +41,7 @@ def command(run: str, features: tuple[str, ...], vectors: bool, as_json: bool) -
     groups = assign(grouped, [read(grouped, file) for file in features])
     for file, found in zip(features, groups, strict=True):
         if as_json:
-            click.echo(json.dumps({"file": file, **_plain(found)}))
+            click.echo(json_text({"file": file, **_plain(found)}))
         else:
             _print(file, grouped, found)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 
 from raysim.cli.tables import print_table
 from raysim.errors import ConfigError, EnvironmentNotFit, OutputError
+from raysim.storage.files import json_text
 
 if TYPE_CHECKING:
     from raysim.standalone.feature_clusters import Clusters
@@ -101,7 +101,7 @@ def command(
     found = cluster_files(find_files(features), count, how, seed=seed)
     save_clusters(found, out, _pictures(found, wanted))
     if as_json:
-        click.echo(json.dumps(summary(found)))
+        click.echo(json_text(summary(found)))
         return
     _print(found)
     click.echo(f"written to {out}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -14,6 +13,7 @@ import click
 from raysim.cli.options import check_resume, study_options
 from raysim.cli.tables import print_table
 from raysim.errors import RaysimError
+from raysim.storage.files import json_text
 
 if TYPE_CHECKING:
     from raysim.studies.comparison import Point
@@ -116,7 +116,7 @@ def _show(
             "failed": [{"run": o.cell.title, "error": o.error} for o in failed],
             "report": files,
         }
-        click.echo(json.dumps(found))
+        click.echo(json_text(found))
     else:
         print_table(["method", *swept, *COLUMNS], (row.texts() for row in rows))
         if len(rows) > 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ import click
 
 from raysim.cli.tables import print_table
 from raysim.errors import ConfigError, RaysimError
+from raysim.storage.files import json_text
 
 SMALLEST_FREE_BYTES = 2 * 10**9
 
@@ -56,7 +56,7 @@ def command(cluster: bool, address: str | None, storage: str | None, as_json: bo
     fit = all(f.ok is not False for f in findings)
     if as_json:
         rows = [{"what": f.what, "ok": f.ok, "says": f.says} for f in findings]
-        click.echo(json.dumps({"fit": fit, "findings": rows}))
+        click.echo(json_text({"fit": fit, "findings": rows}))
     else:
         marks = {True: "ok", False: "FAIL", None: "info"}
         print_table((), [(marks[f.ok], f.what, f.says) for f in findings], left=3, wrap=True)

@@ -14,6 +14,7 @@ from raysim.cli.options import trust_option
 from raysim.cli.submit import ADDRESS_HELP
 from raysim.cli.tables import print_result
 from raysim.errors import CheckpointError, ConfigError, DataError, EnvironmentNotFit
+from raysim.storage.files import json_text
 
 if TYPE_CHECKING:
     from raysim.runtime.ray.jobs import Jobs
@@ -132,7 +133,7 @@ def _show(folder: Path, *, as_json: bool) -> None:
     text = (folder / "result.json").read_text(encoding="utf-8")
     summary = {**json.loads(text), "run_dir": str(folder)}
     if as_json:
-        click.echo(json.dumps(summary))
+        click.echo(json_text(summary))
         return
     print_result(summary)
     sys.stdout.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from raysim.cli.options import trust_option
 from raysim.errors import ConfigError
+from raysim.storage.files import json_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +86,7 @@ def command(
     if as_json:
         facts = {"run": models.storage.root, "model": saved.facts.name, "round": saved.facts.round}
         facts |= {"clients": list(saved.facts.clients), "images": [_plain(row) for row in found]}
-        click.echo(json.dumps({**facts, "accuracy": scores}))
+        click.echo(json_text({**facts, "accuracy": scores}))
         return
     for row in found if out is None else ():
         words = [f"{name} {100 * share:.1f} %" for name, share in row.top]

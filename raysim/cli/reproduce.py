@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ import click
 from raysim.cli.options import check_resume, jobs_option, json_option
 from raysim.cli.tables import print_table
 from raysim.errors import ConfigError, OutputError
+from raysim.storage.files import json_text
 
 if TYPE_CHECKING:
     from raysim.studies.reproduce.papers import Scale, Table, TableCell
@@ -102,7 +102,7 @@ def _list(as_json: bool) -> None:
             }
         )
     if as_json:
-        click.echo(json.dumps({"tables": rows}))
+        click.echo(json_text({"tables": rows}))
         return
     lines = [
         [
@@ -177,7 +177,7 @@ def _show(
             "cells": [row.plain() for row in rows],
             "failed": [{**one, "seed": int(one["seed"])} for one in failed],
         }
-        click.echo(json.dumps(found))
+        click.echo(json_text(found))
         return
     hide = ("rounds", "MB up / down", "minutes a run")
     print_table(*grid(table, scale, out, results, rows, hide=hide))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Literal
 
@@ -11,6 +10,7 @@ import click
 from raysim.cli.options import Resumable, import_option, resume_option
 from raysim.cli.tables import print_result
 from raysim.errors import ConfigError
+from raysim.storage.files import json_text
 
 
 @click.command("run", cls=Resumable)
@@ -59,6 +59,6 @@ def command(
     with show_progress(experiment, stream=stream, quiet=quiet) as listener:
         result = experiment.run(resume=resume, force=force, listeners=[listener])
     if as_json:
-        click.echo(json.dumps(dict(result.summary)))
+        click.echo(json_text(dict(result.summary)))
     else:
         print_result(result.summary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import click
 
 from raysim.cli.options import json_option
 from raysim.cli.tables import print_table
+from raysim.storage.files import json_text
 
 
 @click.command("scale")
@@ -70,7 +70,7 @@ def command(
     if plot is not None:
         draw(found["rows"], plot)
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json_text(found))
     else:
         _print(found, plot)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 from raysim.cli.options import import_option
 from raysim.cli.tables import print_result, print_results, print_table
 from raysim.errors import DataError
+from raysim.storage.files import json_text
 
 if TYPE_CHECKING:
     from raysim.storage.objects import Storage
@@ -46,7 +46,7 @@ def command(runs: tuple[str, ...], as_json: bool, plan: bool, imports: tuple[str
     ]
     if as_json:
         for summary in finished:
-            click.echo(json.dumps(summary))
+            click.echo(json_text(summary))
         return
     if len(finished) == 1:
         print_result(finished[0])
@@ -68,7 +68,7 @@ def _plan(config: str, overrides: Sequence[str], imports: Sequence[str], as_json
 
     layout = preview(load_config(config, list(overrides), imports=imports))
     if as_json:
-        click.echo(json.dumps(layout))
+        click.echo(json_text(layout))
         return
     if layout["kind"] == "local":
         click.echo(

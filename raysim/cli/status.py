@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from datetime import datetime
@@ -13,6 +12,7 @@ import click
 from raysim.cli.submit import ADDRESS_HELP, follow_job
 from raysim.cli.tables import print_table
 from raysim.errors import ConfigError, DataError, EnvironmentNotFit
+from raysim.storage.files import json_text
 
 if TYPE_CHECKING:
     from raysim.runtime.ray.jobs import Job, Jobs
@@ -66,7 +66,7 @@ def _show_all(jobs: Jobs, *, as_json: bool) -> None:
             log = None
         rows.append(_facts(job, log))
     if as_json:
-        click.echo(json.dumps({"address": jobs.address, "jobs": rows, "count": len(found)}))
+        click.echo(json_text({"address": jobs.address, "jobs": rows, "count": len(found)}))
         return
     if not rows:
         click.echo(f"no runs on the cluster at {jobs.address}; `raysim submit` starts one")
@@ -86,7 +86,7 @@ def _show_one(jobs: Jobs, job: Job, *, as_json: bool) -> None:
     facts = _facts(job, log)
     lines = log.splitlines()[-LINES:]
     if as_json:
-        click.echo(json.dumps({**facts, "log": lines}))
+        click.echo(json_text({**facts, "log": lines}))
         return
     known = [(name, str(value)) for name, value in facts.items() if value not in (None, "")]
     print_table((), known, left=2, wrap=True)

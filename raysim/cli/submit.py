@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -11,6 +10,7 @@ import click
 
 from raysim.cli.options import Resumable, import_option, resume_option
 from raysim.errors import ConfigError
+from raysim.storage.files import json_text
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig
@@ -127,7 +127,7 @@ def command(
         time.sleep(pause_s)
         flags = ["--resume=auto"]
     if as_json:
-        click.echo(json.dumps(facts))
+        click.echo(json_text(facts))
     elif not (follow or retries):
         click.echo(f"look           raysim status {job_id} --follow --address {jobs.address}")
         click.echo(f"bring home     raysim fetch {job_id} --address {jobs.address}")

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from raysim.config import (
     FREE_TO_CHANGE,
     RunConfig,
@@ -23,8 +25,9 @@ from raysim.config import (
     load_config,
     load_saved,
 )
+from raysim.data.store import content_digest
 from raysim.data.world import DriverData
-from raysim.errors import ConfigError, OutputError
+from raysim.errors import ConfigError, DataError, OutputError
 from raysim.experiment.context import RoundContext
 from raysim.experiment.evaluator import BlindEvaluator, Evaluator
 from raysim.experiment.rounds import LeftEarly, ModelShape, Progress, Rounds
@@ -47,12 +50,22 @@ from raysim.runtime.coordinator import Coordinator, Listener, MakeContext
 from raysim.runtime.events import keep_logs
 from raysim.runtime.local import LocalFederation
 from raysim.runtime.placement import describe_plan
+from raysim.storage.files import finite
 from raysim.storage.objects import below
 from raysim.trackers import check_trackers, tracking
 
 log = logging.getLogger(__name__)
 FINAL = ("top5", "noisy_clients", "selection", "selection_of_wrong", "judged", "judged_of_wrong")
 """Records of which the newest is part of the result."""
+DATA = {
+    "digest": "images and labels of data.dataset",
+    "split": "split of data.partition",
+    "labels": "given labels of data.noise",
+    "features": "features of data.features",
+}
+"""What a run's data is told by, and what it is called."""
+FEATURE_ROWS = 10_000
+"""Rows of features, spread over all, that their digest covers."""
 SMALL_JOB = 2e11
 """Multiply-adds of training (about a minute) up to which ``kind: auto`` needs no actors."""
 
@@ -102,6 +115,8 @@ class Experiment:
             self.folder.verify()
         check_trackers(self.config.track, self.folder)
         data = self.prepare()
+        if resume:
+            self._check_same_data(data)
         with self._federation(data) as federation:
             if not isinstance(federation, LocalFederation):
                 from raysim.runtime.ray.inspection import check_reachable
@@ -175,7 +190,9 @@ class Experiment:
         def conclude() -> RunResult:
             self.folder.check_lock()
             final = Commit(coordinator.done, coordinator.state.groups, coordinator.stored)
-            summary = self._summary(data, evaluator, federation, coordinator.stored, setup_s)
+            summary = finite(
+                self._summary(data, evaluator, federation, coordinator.stored, setup_s)
+            )
             write_models(self.folder, final, config=self.config, data=data)
             self.folder.write("result.json", summary)
             return RunResult(summary, self.folder.path)
@@ -219,7 +236,7 @@ class Experiment:
             "config.yaml", config_yaml(dataclasses.replace(self.config, runtime=runtime))
         )
         facts = describe_environment()
-        facts["data"] = {"name": data.store.name, "digest": data.store.digest}
+        facts["data"] = {"name": data.store.name, **self._data_digests(data)}
         facts["federation"] = _described(data)
         facts["actors"] = federation.describe()
         kind, why = runtime_choice(self.config, data)
@@ -284,6 +301,33 @@ class Experiment:
                 f"--resume: {keys} differ from the config of {self.folder.path}; "
                 f"resume with {self.folder.path}/config.yaml, or use --force to start anew"
             )
+
+    def _check_same_data(self, data: DriverData) -> None:
+        """Refuse data that the run was not started with; what an older raysim left out is free."""
+        try:
+            was = self.folder.read("environment.json").get("data", {})
+        except FileNotFoundError:
+            return
+        now = self._data_digests(data)
+        changed = [what for name, what in DATA.items() if was.get(name, now[name]) != now[name]]
+        if changed:
+            raise DataError(
+                f"--resume: the {', the '.join(changed)} are not those that {self.folder.path} was "
+                "started with; put them back, or use --force to start anew"
+            )
+
+    def _data_digests(self, data: DriverData) -> dict[str, str]:
+        """Return what tells this run's data from any other."""
+        world, split = data.spec().open(), data.split
+        every = np.concatenate([*split.clients, split.server_ids])
+        rows = np.sort(every)[:: 1 + len(every) // FEATURE_ROWS]
+        tasks = [np.array(task) for task in split.tasks]
+        return {
+            "digest": data.store.digest,
+            "split": content_digest([*split.clients, *tasks, split.task_of, split.server_ids]),
+            "labels": content_digest(data.noisy.given),
+            "features": content_digest(world.features(u, rows) for u in uses_of(self.config)),
+        }
 
     @contextlib.contextmanager
     def _federation(self, data: DriverData) -> Iterator[Federation]:

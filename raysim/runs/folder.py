@@ -36,7 +36,7 @@ from raysim.runs.checksums import (
     stored,
 )
 from raysim.runs.record import RoundRecord, format_records, parse_records
-from raysim.storage.files import PART, read_array, reason
+from raysim.storage.files import PART, json_text, read_array, reason
 from raysim.storage.objects import (
     LOCK,
     Lock,
@@ -173,7 +173,7 @@ class RunFolder:
 
     def write(self, name: str, content: str | Mapping[str, Any]) -> None:
         """Write a file completely or not at all."""
-        text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
+        text = content if isinstance(content, str) else json_text(content, indent=2) + "\n"
         with self._writing(name), self._checksums.replacing({name: sha256(text.encode())}):
             self.storage.write(name, text.encode())
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
+from raysim.storage.files import json_text
+
 Scores = Mapping[str, float | None]
 """Scores by name; None where one is undefined."""
 TIMES = ("seconds", "restarts")
@@ -194,7 +196,7 @@ def parse_records(text: str) -> tuple[list[RoundRecord], dict[int, str]]:
 
 
 def format_records(records: Sequence[RoundRecord]) -> str:
-    return "".join(json.dumps(record.to_json()) + "\n" for record in records)
+    return "".join(json_text(record.to_json()) + "\n" for record in records)
 
 
 def records_digest(records: Sequence[RoundRecord]) -> str:

@@ -20,6 +20,7 @@ from raysim.protocols import Where
 from raysim.runs.folder import RunFolder
 from raysim.runs.record import RoundRecord
 from raysim.runtime.coordinator import Event, Listener
+from raysim.storage.files import finite
 
 LOG, EVENTS = "run.log", "events.jsonl"
 SEND_EVERY_S = 10.0
@@ -87,7 +88,7 @@ class EventLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.write(json.dumps(self._line(record), default=str) + "\n")
+            self._lines.write(json.dumps(finite(self._line(record)), default=str) + "\n")
             self._lines.flush()
         except Exception:
             self.handleError(record)

@@ -34,7 +34,7 @@ from raysim.seeding import stream
 from raysim.standalone.comparison import compare
 from raysim.steps.grouping import GroupingSettings
 from raysim.steps.relevance import self_task
-from raysim.storage.files import read_array, reason
+from raysim.storage.files import json_text, read_array, reason
 from raysim.storage.objects import open_storage
 
 RESULT = "result.json"
@@ -171,7 +171,7 @@ def save_clusters(found: Clusters, folder: Path, pictures: Mapping[str, bytes]) 
         storage.write("assignment.csv", _assignment(found).encode())
         for name, content in pictures.items():
             storage.write(name, content)
-        storage.write(RESULT, json.dumps(summary(found), indent=1).encode() + b"\n")
+        storage.write(RESULT, json_text(summary(found), indent=1).encode() + b"\n")
     except OSError as wrong:
         raise OutputError(
             f"--out {folder} cannot be written ({reason(wrong)}); choose another folder"

@@ -163,7 +163,7 @@ def test_what_a_crashed_write_left_behind_goes_with_the_next_commits(tmp_path, m
     assert {path.name for path in (tmp_path / "objects").iterdir()} == {f"{d}.npz" for d in digests}
 
 
-def crash(*_: object) -> None:
+def crash(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 

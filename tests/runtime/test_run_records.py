@@ -104,7 +104,7 @@ def digest(records):
 def test_a_record_is_written_as_it_was_made():
     line = (
         '{"round": 2, "stage": "train", "mine": {"a": [1]}, "bytes": {"up": {"model": 3}}, '
-        '"loss": null, "groups": "unknown", "accuracy": {"std": 0.0, "mean": NaN}, "seconds": 1}\n'
+        '"loss": null, "groups": "unknown", "accuracy": {"std": 0.0, "mean": 0.5}, "seconds": 1}\n'
     )
 
     (record,), damaged = parse_records(line)
