@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TextIO
 
-from raysim.cli.story import BROKEN, Story, count, findings
+from raysim.cli.story import BROKEN, Story, count
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -28,8 +28,6 @@ WIDEST = 40
 STYLES = {"done": "green", "active": "cyan", "pending": "dim"}
 STYLES |= {"failed": "red", "stopped": "yellow", "lost": "yellow"}
 WORDS = {"lost": "not running", "setup": "setting up"}
-
-
 SIGNS = {"done": "✓+", "active": "▸>", "pending": "·.", "broken": "✗x"}
 """State of a stage; the second sign is for terminals without Unicode, and so below."""
 LEVELS, ABOUT = ("▁▂▃▄▅▆▇█", "_.-:=+*#"), ("±", "+-")
@@ -130,7 +128,7 @@ def _stages(story: Story, ascii_only: bool, cut: Mapping[str, Any]) -> Table:
         state = "done" if len(done) >= rounds else "pending"
         if state == "pending" and not has_active:
             state, has_active = "broken" if is_over else "active", True
-        middle: Any = Text(next(("  ".join(f) for r in reversed(done) if (f := findings(r))), ""))
+        middle: Any = Text(next((r.found for r in reversed(done) if r.found), ""))
         if state == "active" and rounds > 1:
             left = seconds_left(story)
             middle = Table.grid(Column(max_width=WIDEST), Column(no_wrap=True), padding=(0, 1))
@@ -151,13 +149,11 @@ def _curves(story: Story, width: int, ascii_only: bool) -> Iterator[Line]:
     curves = []
     measured = [r for r in story.rounds if r.accuracy is not None]
     if measured:
-        values = [100 * (r.number("accuracy", "mean") or 0.0) for r in measured]
+        values = [100 * (r.accuracy or 0.0) for r in measured]
         best = measured[max(range(len(values)), key=values.__getitem__)]
-        std = 100 * (measured[-1].number("accuracy", "std") or 0.0)
         more = f"  best {max(values):.1f} % in {best.stage} {best.round}"
-        curves.append(
-            ("accuracy", values, f"{values[-1]:.1f} % {ABOUT[ascii_only]} {std:.1f}", more)
-        )
+        now = f"{values[-1]:.1f} % {ABOUT[ascii_only]} {100 * measured[-1].std:.1f}"
+        curves.append(("accuracy", values, now, more))
     losses = [r.loss for r in story.rounds if r.loss is not None]
     if losses:
         curves.append(("loss", losses, f"{losses[-1]:.3f}", ""))
@@ -166,7 +162,7 @@ def _curves(story: Story, width: int, ascii_only: bool) -> Iterator[Line]:
         more = more if room - len(more) >= 8 else ""  # where there is room for both
         spark = sparkline(values, min(room - len(more), WIDEST), LEVELS[ascii_only])
         yield name, f"{spark}  {text}{more}", ""
-    up, down = (sum(r.bytes(way) for r in story.rounds) for way in ("up", "down"))
+    up, down = sum(r.up for r in story.rounds), sum(r.down for r in story.rounds)
     if up or down:
         yield "sent", f"up {up / 1e6:.2f} MB  down {down / 1e6:.2f} MB", ""
 

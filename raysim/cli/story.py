@@ -7,15 +7,30 @@ directory; ``raysim.cli.live`` draws it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from raysim.runs.record import RoundRecord
 
 Outcome = Literal["waiting", "setup", "running", "done", "failed", "stopped", "lost"]
 BROKEN = ("failed", "stopped", "lost")
 WARNED = ("WARNING", "ERROR", "CRITICAL")
+
+
+class Round(NamedTuple):
+    """One round's record without what grows with the number of clients."""
+
+    stage: str
+    round: int
+    seconds: float
+    accuracy: float | None
+    std: float
+    loss: float | None
+    up: int
+    down: int
+    found: str
+    late: tuple[int, ...]
 
 
 def findings(record: RoundRecord) -> list[str]:
@@ -62,7 +77,7 @@ class Story:
     ended: datetime | None = None
     told: datetime | None = None
     """Time of the last event."""
-    rounds: list[RoundRecord] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
     actors: Sequence[Mapping[str, Any]] = field(default_factory=list)
     """Rows of environment.json; none if the run is in one process."""
     restarts: int = 0
@@ -88,10 +103,12 @@ class Story:
         self.actors = [row for row in actors if row.get("actor") != "driver"]
 
     def add_record(self, record: RoundRecord) -> None:
-        """Keep a round's record, without what grows with the number of clients."""
-        groups = record.groups and sorted(set(record.groups))
-        self.rounds.append(replace(record, groups=groups, per_client=None))
         self.missing = 0
+        mean, std = (record.number("accuracy", what) for what in ("mean", "std"))
+        when = (record.stage, record.round, record.seconds)
+        sent, late = (record.bytes("up"), record.bytes("down")), tuple(record.late or ())
+        found = "  ".join(findings(record))
+        self.rounds.append(Round(*when, mean, std or 0.0, record.loss, *sent, found, late))
 
     def add_event(self, event: Mapping[str, Any]) -> None:
         """Take a line of events.jsonl."""
@@ -114,7 +131,7 @@ class Story:
         if event.get("level") in WARNED:
             self.warnings.append(str(event.get("message", "")))
 
-    def progress(self) -> list[tuple[str, int, list[RoundRecord]]]:
+    def progress(self) -> list[tuple[str, int, list[Round]]]:
         """Return name, rounds and records of the stages: of the plan, or of those seen so far."""
         plan = self.stages or {r.stage: r.round for r in self.rounds}.items()
         return [(name, n, [r for r in self.rounds if r.stage == name]) for name, n in plan]
