@@ -63,8 +63,8 @@ class Screen:
         head.add_row(Text(story.title, style="bold"), _status(story, self._now))
         yield head
         yield _stages(story, options.ascii_only, cut)
-        for name, text, style in (*_curves(story, width, options.ascii_only), *_people(story)):
-            yield Text(**cut).append(f"{name:<{SIDE}}", "dim").append(text, style)
+        for name, *parts in (*_curves(story, width, options.ascii_only), *_people(story)):
+            yield Text.assemble((f"{name:<{SIDE}}", "dim"), *parts, **cut)
         if story.message:
             yield Padding(Text(story.message, STYLES.get(story.outcome, "")), (0, 0, 0, 2))
 
@@ -140,8 +140,8 @@ def _stages(story: Story, ascii_only: bool, cut: Mapping[str, Any]) -> Table:
     return table
 
 
-Line = tuple[str, str, str]
-"""Label, text and its style."""
+Line = tuple[Any, ...]
+"""Label, then texts, alone or with a style."""
 
 
 def _curves(story: Story, width: int, ascii_only: bool) -> Iterator[Line]:
@@ -161,10 +161,10 @@ def _curves(story: Story, width: int, ascii_only: bool) -> Iterator[Line]:
         room = width - SIDE - 2 - len(text)
         more = more if room - len(more) >= 8 else ""  # where there is room for both
         spark = sparkline(values, min(room - len(more), WIDEST), LEVELS[ascii_only])
-        yield name, f"{spark}  {text}{more}", ""
+        yield name, (spark, "cyan"), f"  {text}{more}"
     up, down = sum(r.up for r in story.rounds), sum(r.down for r in story.rounds)
     if up or down:
-        yield "sent", f"up {up / 1e6:.2f} MB  down {down / 1e6:.2f} MB", ""
+        yield "sent", f"up {up / 1e6:.2f} MB  down {down / 1e6:.2f} MB"
 
 
 def _people(story: Story) -> Iterator[Line]:
@@ -172,21 +172,20 @@ def _people(story: Story) -> Iterator[Line]:
     if story.actors:
         nodes = len({row.get("node") for row in story.actors})
         missing = min(story.missing, len(story.actors))
-        text = (
-            f"{len(story.actors) - missing} of {len(story.actors)} alive on {count(nodes, 'node')}"
-        )
-        text += f", {story.restarts} rebuilt" if story.restarts else ""
-        yield "actors", text, "yellow" if missing else ""
+        alive = f"{len(story.actors) - missing} of {len(story.actors)} alive"
+        rebuilt = f", {story.restarts} rebuilt" if story.restarts else ""
+        style = "yellow" if missing else ""
+        yield "actors", (f"{alive} on {count(nodes, 'node')}", style), rebuilt
     gpus = Counter((row["node"], gpu) for row in story.actors for gpu in row.get("gpu_ids", ()))
     if gpus:
         places = [f"{gpu} on {node} ({count(n, 'actor')})" for (node, gpu), n in gpus.items()]
-        yield "gpus" if len(gpus) > 1 else "gpu", ", ".join(places), ""
+        yield "gpus" if len(gpus) > 1 else "gpu", ", ".join(places)
     late = [r.late for r in story.rounds if r.late]
     if late:
         who = ", ".join(map(str, late[-1][:8])) + (", ..." if len(late[-1]) > 8 else "")
         times, rounds = count(sum(map(len, late)), "time"), count(len(late), "round")
-        yield "late", f"clients left behind {times} in {rounds}, last {who}", ""
+        yield "late", f"clients left behind {times} in {rounds}, last {who}"
     if story.warnings:
         head = f"{len(story.warnings)}, last: " if len(story.warnings) > 1 else ""
         last = " ".join(story.warnings[-1].split())
-        yield "warnings" if head else "warning", head + last, "yellow"
+        yield "warnings" if head else "warning", (head + last, "yellow")
