@@ -100,6 +100,8 @@ def test_wheel_holds_types_configs_and_docs_and_no_tests_results_or_pictures(tmp
     names = zipfile.ZipFile(wheel_of(tmp_path)).namelist()
 
     assert {"raysim/py.typed", "raysim/configs/quickstart.yaml", "raysim/cli/main.py"} <= {*names}
+    papers = ROOT.glob("raysim/studies/reproduce/papers/*.yaml")
+    assert {path.relative_to(ROOT).as_posix() for path in papers} < {*names}
     tops = {name.split("/")[0] for name in names}
     assert tops == {"raysim", INFO}
     assert any(name.endswith("/LICENSE") for name in names)

@@ -6,6 +6,7 @@ there are and refuses what cannot work, ``rows_of`` puts the results side by sid
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -38,6 +39,7 @@ SHOWN: dict[str, tuple[str, float, int]] = {
 """The last columns: name in JSON -> where it is in a result, scale and digits in the table."""
 Point = Mapping[str, str]
 """Swept key -> value, as in ``key=value``."""
+Who = tuple[tuple[str, str], ...]
 Source = str | Path | Mapping[str, Any] | RunConfig
 
 
@@ -227,33 +229,27 @@ class Row:
 
 def rows_of(cells: Sequence[Cell]) -> list[Row]:
     """Return a row per point and method, in their order; unfinished runs count for nothing."""
-    results: dict[tuple[str, ...], dict[int, Mapping[str, Any]]] = {}
-    labels: dict[tuple[str, ...], Mapping[str, str]] = {}
+    by_label: dict[Who, list[Cell]] = {}
     for cell in cells:
-        label = {key: value for key, value in cell.label.items() if key != "seed"}
-        labels[tuple(label.values())] = label
-        by_seed = results.setdefault(tuple(label.values()), {})
-        if cell.is_finished:
-            by_seed[int(cell.label["seed"])] = cell.folder.read("result.json")
+        by_label.setdefault(tuple(cell.who.items()), []).append(cell)
     rows: list[Row] = []
-    first: dict[tuple[str, ...], Mapping[int, float]] = {}
-    for who, by_seed in results.items():
-        accuracy = {seed: float(result["accuracy"]["mean"]) for seed, result in by_seed.items()}
+    firsts: dict[Who, Mapping[int, float]] = {}
+    for label, own in by_label.items():
+        finished = [cell for cell in own if cell.is_finished]
+        results = {int(cell.label["seed"]): cell.folder.read("result.json") for cell in finished}
+        accuracy = {seed: float(result["accuracy"]["mean"]) for seed, result in results.items()}
         means = {
-            name: mean_over_seeds([_value(result, path) for result in by_seed.values()])
+            name: mean_over_seeds([_value(result, path) for result in results.values()])
             for name, (path, _, _) in SHOWN.items()
         }
-        base = first.setdefault(who[1:], accuracy)
-        difference = None if base is accuracy else paired_difference(accuracy, base)
-        rows.append(Row(labels[who], accuracy, difference, means))
+        first = firsts.setdefault(label[1:], accuracy)  # at the same point
+        difference = None if first is accuracy else paired_difference(accuracy, first)
+        rows.append(Row(dict(label), accuracy, difference, means))
     return rows
 
 
 def _value(result: Mapping[str, Any], path: str) -> Any:
-    value: Any = result
-    for key in path.split("."):
-        value = value[key]
-    return value
+    return functools.reduce(lambda value, key: value[key], path.split("."), result)
 
 
 # ---- from Python -----------------------------------------------------------------------------

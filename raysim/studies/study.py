@@ -68,6 +68,11 @@ class Cell:
         return " ".join(words.get(k, f"{k}={{}}").format(v) for k, v in self.label.items())
 
     @property
+    def who(self) -> dict[str, str]:
+        """What runs of other seeds have in common with it."""
+        return {key: value for key, value in self.label.items() if key != "seed"}
+
+    @property
     def run_config(self) -> RunConfig:
         assert self.config is not None
         return self.config
@@ -212,7 +217,7 @@ def check_fit(cells: Sequence[Cell]) -> None:
 
     first: dict[tuple[str, ...], Cell] = {}
     for cell in cells:
-        first.setdefault(tuple(v for k, v in cell.label.items() if k != "seed"), cell)
+        first.setdefault(tuple(cell.who.values()), cell)
     for cell in first.values():
         try:
             Experiment(cell.run_config).prepare()
