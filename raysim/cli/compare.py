@@ -36,7 +36,7 @@ def command(config: str, words: tuple[str, ...], **options: Any) -> None:
     raysim compare quickstart --methods single,prox:single --with prox train.proximal=0.1
     raysim compare quickstart --import my_methods --methods my_method,fb_nll train.rounds=5
     """  # noqa: D301 -- click reads the real \b character
-    check_resume(options)
+    check_resume(options["resume"], options["force"])
     run_comparison(config, words, [{}], folder="comparison", **options)
 
 

@@ -97,6 +97,6 @@ def study_options(out: str) -> Callable[[Any], Any]:
     return decorate
 
 
-def check_resume(options: Any) -> None:
-    if options["resume"] and options["force"]:
+def check_resume(resume: bool | str, force: bool) -> None:
+    if resume and force:
         raise ConfigError("--resume and --force contradict each other; give one of them")

@@ -66,7 +66,7 @@ def command(name: str | None, **options: Any) -> None:
             "reproduce needs the NAME of a table or figure, got none; see raysim reproduce --list"
         )
     else:
-        check_resume(options)
+        check_resume(options["resume"], options["force"])
         _reproduce(name, **options)
 
 

@@ -7,9 +7,8 @@ from typing import Literal
 
 import click
 
-from raysim.cli.options import Resumable, import_option, resume_option
+from raysim.cli.options import Resumable, check_resume, import_option, resume_option
 from raysim.cli.tables import print_result
-from raysim.errors import ConfigError
 from raysim.storage.files import json_text
 
 
@@ -45,8 +44,7 @@ def command(
     from raysim.cli.progress import log_to_terminal, show_progress
     from raysim.config import load_config
 
-    if resume and force:
-        raise ConfigError("--resume and --force contradict each other; give one of them")
+    check_resume(resume, force)
     if track is not None:
         overrides = (*overrides, f"track=[{track}]")
     settings = load_config(config, overrides, imports=imports)

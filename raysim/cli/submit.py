@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
-from raysim.cli.options import Resumable, import_option, resume_option
+from raysim.cli.options import Resumable, check_resume, import_option, resume_option
 from raysim.errors import ConfigError
 from raysim.storage.files import json_text
 
@@ -87,8 +87,7 @@ def command(
     from raysim.config import config_yaml, load_config
     from raysim.config.plugins import module_files
 
-    if resume and force:
-        raise ConfigError("--resume and --force contradict each other; give one of them")
+    check_resume(resume, force)
     settings = for_cluster(load_config(config, overrides, imports=imports), storage)
     run_dir = str(settings.run_dir())
 

@@ -24,7 +24,7 @@ def command(config: str, words: tuple[str, ...], **options: Any) -> None:
     raysim sweep quickstart data.noise.rate=0.1..0.5:5 --methods fb_nll,single --seeds 0-2
     raysim sweep quickstart train.lr=0.001..0.1:5:log train.epochs=1,2 --methods single
     """  # noqa: D301 -- click reads the real \b character
-    check_resume(options)
+    check_resume(options["resume"], options["force"])
     from raysim.studies.sweep import parse_sweep
 
     overrides, points = parse_sweep(words)
