@@ -1,7 +1,7 @@
 """Exact weighted sums of models: the same bits in any order and any split into partial sums.
 
 They carry FedAvg (FedRN Eq. 1) and the mean in a group (FB-NLL Algorithm 1, line 30). Every
-weighted value is rounded once to a grid of 2^-36 and added as an integer. A float sum would depend
+weighted value is rounded to a grid of 2^-36 and added as an integer. A float sum would depend
 on the order in which clients finish. A mean is off by at most 2^-37 over the mean weight (7e-12 for
 weights near 1) before it is stored as float32. Entries with large values, such as the running
 variances of a network that took a bad step, are kept in two parts.
@@ -71,7 +71,7 @@ class Accumulator:
         return total
 
 
-def contribution(tree: Mapping[str, np.ndarray], weight: float) -> ExactSum:
+def on_grid(tree: Mapping[str, np.ndarray], weight: float) -> ExactSum:
     """Return ``weight * tree`` on the grid; the weight is rounded to the grid first."""
     units = _weight_units(weight)
     totals: dict[str, np.ndarray] = {}
@@ -92,7 +92,7 @@ def contribution(tree: Mapping[str, np.ndarray], weight: float) -> ExactSum:
     return ExactSum(totals, units, bound, 1, high, high_bound)
 
 
-def contributions(tree: Mapping[str, np.ndarray], weights: np.ndarray) -> ExactSum:
+def stack_on_grid(tree: Mapping[str, np.ndarray], weights: np.ndarray) -> ExactSum:
     """Return the sum over axis 0 of ``weights[s] * tree[s]``: the bits of adding one by one."""
     parts = np.array([_weight_units(float(weight)) for weight in weights], dtype=np.float64)
     totals: dict[str, np.ndarray] = {}
@@ -109,7 +109,7 @@ def contributions(tree: Mapping[str, np.ndarray], weights: np.ndarray) -> ExactS
             reach = np.maximum(scaled.max(axis=1), -scaled.min(axis=1))  # NaN where one is
             if not (reach <= WIDE).all():
                 rows = ({n: a[s] for n, a in tree.items()} for s in range(len(weights)))
-                return functools.reduce(merge, map(contribution, rows, map(float, weights)))
+                return functools.reduce(merge, map(on_grid, rows, map(float, weights)))
             np.maximum(largest, reach, out=largest)
             total[at : at + COLUMNS] = scaled.astype(np.int64).sum(axis=0)
         bound = max(bound, sum(int(x) for x in largest))

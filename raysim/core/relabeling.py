@@ -159,7 +159,7 @@ def project(features: Array, server_vectors: Array, labels: Array) -> Array:
 def apply_decisions(
     features: Array, labels: Array, decided: Mapping[int, int | None], server_vectors: Array
 ) -> tuple[Array, Array]:
-    """Return new labels and the phase that wrote each (lines 15-21).
+    """Return new labels and the phase that wrote each (lines 16-21).
 
     All decisions are made from the given labels and written at once: no sample is relabelled twice.
     Phase 2 uses all columns of ``server_vectors`` (C, D, L2).

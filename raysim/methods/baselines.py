@@ -1,7 +1,7 @@
 """The yardsticks: one model for all, true groups, no collaboration, right labels only.
 
-``single`` is FedAvg (McMahan et al. 2017, see raysim/docs/sheets/optimizers.md); ``optimum`` and
-``local_only`` are those of RCC-PFL and FB-NLL (Ali and Arafa 2025, 2026); ``oracle`` is FedRN's
+``single`` is FedAvg (McMahan et al. 2017, see raysim/docs/sheets/optimizers.md); ``optimum`` is
+RCC-PFL's optimum clustering (Ali and Arafa 2025); ``local_only`` is ours; ``oracle`` is FedRN's
 (Kim et al. 2022, section 5).
 """
 

@@ -136,7 +136,7 @@ def confident_loss(
     """Return CE(f(x), y) - beta sum_c pi_c CE(f(x), c) per sample (Eq. 4-6); no ``prior``: uniform.
 
     Only the second term has a floor, as in the released code: with one, the first would lose its
-    gradient for a label that the network is sure to be wrong.
+    gradient for a label that the network is sure is wrong.
     """
     import torch
     from torch.nn.functional import cross_entropy

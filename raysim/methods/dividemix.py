@@ -17,6 +17,9 @@ Deviations from FedRN's released code:
 - a part of fewer than two samples, where the code stops, means an epoch of cross-entropy; a batch
   of one sample is left out, since batch norm needs two.
 With train.augment none the two views of an image are equal.
+
+Not in this file: the Gaussians (``core.selection.clean_posterior``), sharpening, mixup and the
+losses of soft labels (models/soft_targets.py), the pair of networks (co_teaching.py).
 """
 
 from __future__ import annotations
@@ -133,7 +136,7 @@ class DivideMix(WarmedUp):
             trust = torch.tensor(clean[batch.index], dtype=torch.float32, device=session.device)
             with torch.no_grad():
                 known = co_refined(network, x, labels=batch.labels, trust=trust)
-                guessed = co_guessed([network, peer], u)
+                guessed = mean_prediction([network, peer], u)  # co-guessing
             targets = sharpened(torch.cat([known, known, guessed, guessed]), self.temperature)
             # MixMatch: everything is mixed with a permutation of itself
             share = float(session.rng.beta(self.mixing, self.mixing))
@@ -175,13 +178,13 @@ def co_refined(
     """Return w y + (1 - w) p (co-refinement); p is the mean of the network over both views."""
     from torch.nn.functional import one_hot
 
-    p = co_guessed([network], views)
+    p = mean_prediction([network], views)
     given = one_hot(labels, p.shape[1]).to(p.dtype)
     return trust[:, None] * given + (1.0 - trust[:, None]) * p
 
 
-def co_guessed(networks: Sequence[Any], views: Views) -> torch.Tensor:
-    """Return the mean prediction of the networks over both views (co-guessing)."""
+def mean_prediction(networks: Sequence[Any], views: Views) -> torch.Tensor:
+    """Return the mean prediction of the networks over both views; of two: co-guessing."""
     import torch
 
     predictions = [network(view).softmax(dim=1) for network in networks for view in views]

@@ -6,7 +6,7 @@ raysim/docs/sheets/fb_nll.md):
 =====================================  =========================================================
 Algorithm 1, lines 3-17, one walk      ``steps.grouping.exchange``: line by line, what clients and
                                        server send and which function computes it
-Eq. 2, lines 4-7                       ``core.spectra.spectrum``: covariance, top-q eigenpairs
+Eq. 2, Algorithm 1, lines 4-7          ``core.spectra.spectrum``: covariance, top-q eigenpairs
 Eq. 3, Eq. 4, Eq. 5 (Procedure 1)      ``core.similarity``: ``response``, ``ratios``, ``relevance``
                                        as printed; a run uses their float32 forms, same file
 Eq. 6, line 17                         ``core.similarity.symmetric``
@@ -22,11 +22,11 @@ IFCA-PFL (Algorithm 2)                 ``methods.ifca``
 =====================================  =========================================================
 
 Deviations: where the paper is silent, and one guard of ours:
-- the rank q keeps eigenvalues above ``grouping.threshold`` of the largest, and all clients use
-  the smallest count;
+- the rank q keeps eigenvalues above ``grouping.threshold`` of the largest, at least
+  ``grouping.smallest_rank``, and all clients use the smallest count;
 - l, l2 and tau_sim are calibrated on the server's clean images unless set (``core.calibration``);
-- local classes below ``correction.min_class_size`` samples go to Phase 2 (0 is the literal
-  Procedure 2).
+- local classes below ``correction.min_class_size`` samples, or below l, go to Phase 2 (0 is the
+  literal Procedure 2).
 """
 
 from __future__ import annotations

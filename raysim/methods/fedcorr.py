@@ -131,8 +131,8 @@ class FedCorr(InGroups):
     def identify(self, context: Context, state: State) -> State:
         """Run an iteration of stage 1, pre-processing."""
         state = self.sweep(context, state)
-        state = noisy_clients(context, state)
-        state = self.correct_noisy_clients(context, state, ratio=self.relabel_ratio)
+        state = find_noisy_clients(context, state)
+        state = self.relabel_noisy_clients(context, state, ratio=self.relabel_ratio)
         return evaluated(context, state)
 
     def finetune(self, context: Context, state: State) -> State:
@@ -140,7 +140,7 @@ class FedCorr(InGroups):
         chosen = self.clean_participants(context, state)
         state, _ = self.train_groups(context, state, chosen, **self.local_training(context))
         if context.last:
-            state = self.correct_noisy_clients(context, state, ratio=None)
+            state = self.relabel_noisy_clients(context, state, ratio=None)
         return evaluated(context, state)
 
     def round(self, context: Context, state: State) -> State:
@@ -205,7 +205,7 @@ class FedCorr(InGroups):
 
     # ---- stage 1, step 7, and the end of stage 2: labels ---------------------------------------
 
-    def correct_noisy_clients(
+    def relabel_noisy_clients(
         self, context: Context, state: State, *, ratio: float | None
     ) -> State:
         """Let noisy clients replace labels by what their group's model is sure of, and score that.
@@ -320,7 +320,7 @@ def local_intrinsic_dimension(probabilities: np.ndarray, neighbours: int = 20) -
 # ---- stage 1, steps 5 and 6: noisy clients and how noisy they are ------------------------------
 
 
-def noisy_clients(context: Context, state: State) -> State:
+def find_noisy_clients(context: Context, state: State) -> State:
     """Split each group by its clients' cumulative LID, estimate the noise of the upper part.
 
     Stage 1, steps 5 and 6.

@@ -1,17 +1,17 @@
 """FedFixer: a global and a personal model pick clean samples for each other (Ji et al. 2024).
 
-Equations and Algorithm 1 are FedFixer's; the loss and the sieve (Eq. 3-6) are CORES2's, in
-cores2.py. w is the global model (network 0), theta the personal one (network 1).
+Equations and Algorithm 1 are FedFixer's; the loss (``confident_loss``) and the sieve (Eq. 3-6) are
+CORES2's, in cores2.py. w is the global model (network 0), theta the personal one (network 1).
 
 Deviations from the paper, each as in the authors' released code, which gives the printed numbers
 (``parity: paper`` is the printed algorithm; raysim/docs/sheets/fedfixer.md):
 - beta grows from 0 over the first rounds, and every step is divided by 1 + beta;
 - the personal model makes five steps per batch, with a weight decay of 0.001;
-- the global model's own step uses the personal learning rate, and its gradient is the one before
-  the pull towards the personal model;
+- the global model's own step uses the personal learning rate and the gradient that was computed
+  before the pull towards the personal model;
 - the prior of the confidence regulariser is uniform;
-- batch norm of the global model sees every batch once per inner step; its statistics are moved
-  that often, the network runs once.
+- batch norm of the global model counts every batch once per inner step: its running statistics are
+  moved that often, although the network runs once.
 A round in which nobody selects a sample keeps the model (the code would divide by zero).
 """
 
@@ -95,7 +95,7 @@ class FedFixer(Method):
     def train(self, session: Session, memory: Tree, where: Where) -> tuple[Tree, Contribution]:
         """ClientUpdate (Algorithm 1, lines 12-30).
 
-        The model counts by n_k, the mean over epochs of the number of samples that trained w.
+        The model counts by n_k bar, the mean over epochs of the number of samples that trained w.
         """
         printed, dual = self.parity == "paper", self.without != "personal"
         judges = where.round > self.warmup  # lines 17-22

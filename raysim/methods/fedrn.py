@@ -11,6 +11,9 @@ Deviations from the paper:
 - where no sample is taken for clean, all are: there would be nothing to train on.
 Deviation from the released code: samples are judged, and expertise is measured, without
 augmentation, since the paper speaks of the samples themselves.
+
+Not in this file: the two Gaussians of Eq. 6 (``core.selection.clean_posterior``) and the tuning of
+a neighbour's head, line 11 (``Session.tune_head`` in models/sessions.py).
 """
 
 from __future__ import annotations

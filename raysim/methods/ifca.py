@@ -7,8 +7,9 @@ here; RCC-PFL (Ali and Arafa 2025) has it as Algorithm 2 with Procedure 2. IFCA 
 Deviations from the papers:
 - after 200 draws of initial models that leave a group empty, clients are dealt out in equal shares
   (the papers repeat without end);
-- fresh models are compared by the statistics of the batch; where few take part, one that nobody has
-  trained by round 1 is compared by its running statistics, which say little yet;
+- batch norm of a fresh model has no running statistics worth using, so fresh models are compared by
+  those of the batch; where few take part, a model may still be untrained in round 1 and is then
+  compared by its running statistics all the same;
 - RCC-PFL's fallback names no group sizes; FB-NLL's rule is used for both.
 """
 
@@ -168,7 +169,7 @@ def first_groups(
 
 
 def reassociated(context: Context, state: State, *, num_groups: int) -> State:
-    """Let everyone join its best model; if a group would be empty, keep its size (Procedure 4).
+    """Let everyone join its best model; if a group would be empty, keep all sizes (Procedure 4).
 
     Lines 9-28; RCC-PFL Procedure 2, lines 1-18.
     """
@@ -199,21 +200,21 @@ def group_models(state: State, num_groups: int) -> dict[str, Handle]:
 
 
 def natural_groups(losses: np.ndarray) -> np.ndarray:
-    """Return argmin_m of losses (K, M) for every client, the lowest m in a tie (lines 11-14)."""
+    """Return argmin_m of losses (K, M), the lowest m in a tie (Procedure 4, lines 11-14)."""
     groups: np.ndarray = np.argmin(losses, axis=1)
     return groups
 
 
 def fills_all(groups: np.ndarray, num_groups: int, *, smallest: int = 1) -> bool:
-    """Return whether every one of ``num_groups`` groups has ``smallest`` clients (lines 16-18)."""
+    """Return whether all groups have ``smallest`` clients (Procedure 4, lines 16-18)."""
     return bool(np.bincount(groups, minlength=num_groups).min() >= smallest)
 
 
 def forced_groups(losses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return groups of the given sizes, for m = 1..M the N_m nearest free clients (lines 19-28).
+    """Return groups of the given sizes: for m = 1..M the N_m nearest free clients.
 
-    Nearest is smallest loss, in a tie the lowest client. ``sizes`` (M,) must add up to K, so that
-    everyone is assigned once.
+    Procedure 4, lines 19-28. Nearest is smallest loss, in a tie the lowest client. ``sizes`` (M,)
+    must add up to K, so that everyone is assigned once.
     """
     if int(np.sum(sizes)) != len(losses):
         raise ValueError(f"group sizes must add up to {len(losses)} clients, got {sizes}")
@@ -242,7 +243,7 @@ def loss_matrix(
     *,
     batch_statistics: bool = False,
 ) -> np.ndarray:
-    """Return the mean loss (K, M) of every model on every client's own samples (lines 3-8)."""
+    """Return every model's mean loss on every client's samples (K, M) (Procedure 4, lines 3-8)."""
     config = context.config
     replies = context.federation.map(
         losses_task,

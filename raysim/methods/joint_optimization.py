@@ -5,7 +5,7 @@ Formulas: raysim/docs/sheets/joint_optimization.md. N samples, Q past prediction
 Deviations from the paper, as in FedRN's comparison: labels are the mean of the last 15 predictions
 (the paper: 10), warm-up is counted in rounds, no second training with the final labels follows.
 Deviation from FedRN's released code: a mean over fewer than 15 predictions divides by their number
-(``parity: code`` divides by 15, so that young labels sum to less than one).
+(``parity: code`` divides by 15, so that labels with a short history sum to less than one).
 """
 
 from __future__ import annotations

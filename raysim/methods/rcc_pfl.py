@@ -2,10 +2,11 @@
 
 Deviations from the paper:
 - Eq. (4) multiplies over all d eigenvectors (``grouping.rank: full``). The trailing ones of a small
-  client are noise and break the grouping, so ``auto`` compares 10 (30 on CIFAR-10), which recovers
-  the published groups.
+  client are noise and break the grouping, so ``auto`` compares 10 (30 on CIFAR-10), which finds
+  the true tasks in nearly all runs (raysim/docs/sheets/rcc_pfl.md).
 
-Procedure 1 (Eq. 1-5) is FB-NLL's grouping with other features: see the table in fb_nll.py.
+Procedure 1 (Eq. 1-5) is FB-NLL's grouping with another rank, on HoG features (``data.features``):
+see the table in fb_nll.py.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RANK_ELSEWHERE = 10
 @METHODS.register("rcc_pfl")
 @settings
 class RccPfl(FbNllMinus):
-    """RCC-PFL (Ali and Arafa 2025): group by HoG spectra, train per group."""
+    """RCC-PFL (Ali and Arafa 2025): group by feature spectra (HoG), train per group."""
 
     def check(self, config: Any, *, classes: int, dimensions: Mapping[str, int]) -> None:
         FbNllMinus.check(self._resolved(config), config, classes=classes, dimensions=dimensions)

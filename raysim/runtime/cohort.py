@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.core.aggregation import Accumulator, ExactSum, contribution, contributions
+from raysim.core.aggregation import Accumulator, ExactSum, on_grid, stack_on_grid
 from raysim.core.threads import one_thread
 from raysim.errors import ClientFailed, RaysimError, ServerFailed, StaleCall
 from raysim.protocols import (
@@ -258,7 +258,7 @@ class Cohort:
             tree = part.tree if every else {name: a[rows] for name, a in part.tree.items()}
             total = sums.setdefault(g, Accumulator())
             try:
-                total.add(contributions(tree, part.weights[rows]))
+                total.add(stack_on_grid(tree, part.weights[rows]))
             except (ValueError, OverflowError):  # one after another names the client it is about
                 for i in rows.tolist():
                     one = {name: a[i] for name, a in part.tree.items()}
@@ -281,7 +281,7 @@ class Cohort:
             reason = f"{what} needs a Contribution, got {got}"
             raise ClientFailed(k, call.task.__name__, reason, call.where)
         try:
-            total.add(contribution(reply.tree, reply.weight))
+            total.add(on_grid(reply.tree, reply.weight))
         except (ValueError, OverflowError) as wrong:
             reason = f"{wrong}; if training diverged, lower train.lr"
             raise ClientFailed(k, call.task.__name__, reason, call.where) from wrong

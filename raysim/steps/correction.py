@@ -47,7 +47,7 @@ class CorrectionSettings:
     threshold: Annotated[float | None, In("(0, 1]")] = None
     """tau_sim, similarity from which a whole local class is renamed."""
     min_class_size: Annotated[int, In("[0, inf)")] = 20  # ours: smaller classes go to Phase 2
-    """Smallest local class that Phase 1 may decide; 0 is the paper's literal rule."""
+    """Smallest local class that Phase 1 may decide, at least l; 0 is the paper's literal rule."""
 
     def check(self, config: Any, dimension: int, *, at: str = "method.correction") -> None:
         """Refuse a missing clean set and ranks that the clean set or the features cannot carry.
@@ -198,9 +198,9 @@ def relabel_task(
     for c, own in _local_spectra(client, memory, arguments).items():
         reciprocal = to_numpy(client_scores(own, vectors, min(arguments["rank"], width)))  # line 11
         averaged = (arguments["scores"][c].astype(np.float64) + reciprocal) / 2  # lines 7-13
-        decided[c] = decide(averaged, arguments["threshold"])  # line 14
+        decided[c] = decide(averaged, arguments["threshold"])  # lines 14-15
     richer = vectors[:, :, : min(arguments["projection_rank"], width)]
-    corrected, _ = apply_decisions(features, labels, decided, richer)  # lines 15-21
+    corrected, _ = apply_decisions(features, labels, decided, richer)  # lines 16-21
     new = to_numpy(corrected)
     client.scratch.pop("class spectra", None)  # no longer needed: C x D x D numbers per client
     return {**memory, "labels": new}, {"before": before, "labels": new, "decided": decided}

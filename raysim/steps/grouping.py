@@ -186,7 +186,7 @@ def exchange(context: Context, how: GroupingSettings) -> tuple[np.ndarray, int]:
     # Lines 3-7, Eq. 2: every client sends V_k, the top-q eigenvectors of the covariance of its
     # features (core.spectra.spectrum).
     rows, rank = _uploaded(context, how)
-    count = len(rows)
+    count = len(rows)  # K; a row: one client's vectors, which go to the K - 1 others
     # Lines 8-15, Eq. 3-5: it receives everyone else's V_j and replies with its relevance r(k, j) to
     # each (core.similarity.relevance; steps.relevance has the float32 forms that run).
     context.sent("down", "eigenvectors", (count - 1) * rows.nbytes)

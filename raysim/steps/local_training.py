@@ -26,7 +26,7 @@ from raysim.models.training import (
 )
 from raysim.protocols import Client, ClientId, Contribution, Stacked, Tree, Where, stacked
 from raysim.seeding import stream
-from raysim.steps.server import contributed
+from raysim.steps.server import tree_to_send
 
 
 def current_labels(client: Client, memory: Tree) -> np.ndarray:
@@ -82,7 +82,7 @@ def _stacked(shared: Mapping[str, Any], group: int, done: Trained) -> Tree:
     empty = np.zeros(0, dtype=np.float32)
     received = shared["models"][group]
     rows = [
-        contributed(
+        tree_to_send(
             shared["server"],
             shared["train"],
             received=received,
@@ -116,7 +116,7 @@ def _refuse_diverged(ids: Sequence[ClientId], trainable: np.ndarray, train: Trai
 
 
 def weight_of(shared: Mapping[str, Any], samples: int) -> float:
-    """Return how much a client counts in its group's mean."""
+    """Return how much a client counts in its group's mean (FB-NLL Algorithm 1, line 30)."""
     return 1.0 if shared["server"].weights == "uniform" else float(max(samples, 1))
 
 
@@ -137,7 +137,7 @@ def contribution_of(
     tree: Tree, report: TrainReport, arguments: Mapping[str, Any], **reply: Any
 ) -> Contribution:
     """Return what a client sends after its local training, and ``reply``."""
-    sent = contributed(
+    sent = tree_to_send(
         arguments["server"],
         arguments["train"],
         received=arguments["models"][arguments["group"]],

@@ -158,7 +158,7 @@ def halves(num_samples: int, seed: int, client: ClientId) -> tuple[np.ndarray, n
 
 @dataclass(frozen=True, eq=False)
 class _Own:
-    """What a client keeps of its spectrum: a tenth of it; the rest can be computed again."""
+    """What a client keeps of its spectrum, about a tenth; the rest can be computed again."""
 
     values: Any
     """All eigenvalues (R,)."""

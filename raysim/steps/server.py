@@ -60,7 +60,7 @@ class ServerSettings:
             )
 
 
-def contributed(
+def tree_to_send(
     server: ServerSettings, train: TrainSettings, *, received: Tree, trained: Tree, steps: int
 ) -> Tree:
     """Return what a client sends after ``steps`` local steps: its model, or FedNova's direction."""

@@ -13,10 +13,10 @@ from raysim.core.aggregation import (
     WIDE,
     Accumulator,
     ExactSum,
-    contribution,
-    contributions,
     mean,
     merge,
+    on_grid,
+    stack_on_grid,
     total_weight,
 )
 
@@ -48,7 +48,7 @@ def assert_same_bits(a, b):
 @given(st.integers(0, 10_000), st.permutations(range(7)), st.sets(st.integers(1, 6)))
 def test_any_order_and_any_partition_gives_the_same_bits(seed, order, cuts):
     trees, weights = random_trees(seed)
-    parts = [contribution(tree, weight) for tree, weight in zip(trees, weights, strict=True)]
+    parts = [on_grid(tree, weight) for tree, weight in zip(trees, weights, strict=True)]
     bounds = [0, *sorted(cuts), 7]
 
     shuffled = [parts[k] for k in order]
@@ -63,7 +63,7 @@ def test_any_order_and_any_partition_gives_the_same_bits(seed, order, cuts):
 @given(st.integers(0, 10_000))
 def test_the_mean_is_within_1e_9_of_exact_arithmetic(seed):
     trees, weights = random_trees(seed)
-    total = sum_of(contribution(tree, w) for tree, w in zip(trees, weights, strict=True))
+    total = sum_of(on_grid(tree, w) for tree, w in zip(trees, weights, strict=True))
 
     found = mean(total, dtype=np.float64)
 
@@ -79,7 +79,7 @@ def test_the_mean_is_within_1e_9_of_exact_arithmetic(seed):
 
 def test_a_weighted_mean_worked_by_hand():
     # (1 * 2 + 3 * 6) / 4 = 5
-    total = merge(contribution({"w": np.array([2.0])}, 1), contribution({"w": np.array([6.0])}, 3))
+    total = merge(on_grid({"w": np.array([2.0])}, 1), on_grid({"w": np.array([6.0])}, 3))
 
     assert mean(total)["w"].tolist() == [5.0]
     assert total_weight(total) == 4.0
@@ -89,14 +89,14 @@ def test_a_weighted_mean_worked_by_hand():
 def test_equal_trees_average_to_themselves_whatever_the_weights():
     trees, weights = random_trees(1)
 
-    total = sum_of(contribution(trees[0], weight) for weight in weights)
+    total = sum_of(on_grid(trees[0], weight) for weight in weights)
 
     assert_same_bits(mean(total), {name: np.asarray(value) for name, value in trees[0].items()})
 
 
 def test_the_accumulator_gives_the_bits_of_merge_and_leaves_its_input_alone():
     trees, weights = random_trees(2)
-    parts = [contribution(tree, weight) for tree, weight in zip(trees, weights, strict=True)]
+    parts = [on_grid(tree, weight) for tree, weight in zip(trees, weights, strict=True)]
     before = [{name: array.copy() for name, array in part.totals.items()} for part in parts]
 
     accumulator = Accumulator()
@@ -113,17 +113,17 @@ def test_the_accumulator_gives_the_bits_of_merge_and_leaves_its_input_alone():
 def test_the_accumulator_adds_in_place():
     trees, _ = random_trees(3)
     accumulator = Accumulator()
-    accumulator.add(contribution(trees[0], 1.0))
+    accumulator.add(on_grid(trees[0], 1.0))
     arrays = dict(accumulator._sum.totals)
 
-    accumulator.add(contribution(trees[1], 1.0))
+    accumulator.add(on_grid(trees[1], 1.0))
 
     assert all(accumulator._sum.totals[name] is array for name, array in arrays.items())
 
 
 def test_take_empties_the_accumulator():
     accumulator = Accumulator()
-    accumulator.add(contribution({"w": np.ones(2)}, 1.0))
+    accumulator.add(on_grid({"w": np.ones(2)}, 1.0))
 
     accumulator.take()
 
@@ -134,7 +134,7 @@ def test_take_empties_the_accumulator():
 def test_means_are_float32_and_keep_shapes():
     trees, weights = random_trees(4)
 
-    found = mean(contribution(trees[0], weights[0]))
+    found = mean(on_grid(trees[0], weights[0]))
 
     assert {name: array.shape for name, array in found.items()} == {
         "layer.weight": (3, 4),
@@ -145,7 +145,7 @@ def test_means_are_float32_and_keep_shapes():
 
 
 def test_empty_entries_and_integer_entries_are_fine():
-    total = contribution({"none": np.zeros((0, 3)), "steps": np.array([3, 4])}, 2.0)
+    total = on_grid({"none": np.zeros((0, 3)), "steps": np.array([3, 4])}, 2.0)
 
     assert mean(total)["none"].shape == (0, 3)
     assert mean(total)["steps"].tolist() == [3.0, 4.0]
@@ -163,12 +163,12 @@ def test_large_entries_have_the_bits_of_small_ones_in_any_order():
         for power in (0, 7, 3, 12, 9, 1)
     ]
     weights = [193.0, 600.0, 1.0, 0.5, 77.0, 512.0]
-    parts = [contribution(t, w) for t, w in zip(trees, weights, strict=True)]
+    parts = [on_grid(t, w) for t, w in zip(trees, weights, strict=True)]
 
     forward = mean(sum_of(parts), np.float64)
     backward = mean(merge(sum_of(parts[:2:-1]), sum_of(parts[2::-1])), np.float64)
     stacked = {name: np.stack([t[name] for t in trees]) for name in trees[0]}
-    together = mean(contributions(stacked, np.array(weights)), np.float64)
+    together = mean(stack_on_grid(stacked, np.array(weights)), np.float64)
 
     for name in forward:
         assert forward[name].tobytes() == backward[name].tobytes() == together[name].tobytes()
@@ -184,14 +184,14 @@ def test_large_entries_have_the_bits_of_small_ones_in_any_order():
 def test_an_entry_is_whole_where_it_becomes_wide(value):
     near = np.array([value, value * (1 + 2.0**-40), value / 3])
 
-    total = merge(contribution({"w": near}, 1.0), contribution({"w": near}, 1.0))
+    total = merge(on_grid({"w": near}, 1.0), on_grid({"w": near}, 1.0))
 
     assert total.high
     np.testing.assert_array_equal(mean(total, np.float64)["w"], np.rint(near / GRID) * GRID)
 
 
 def test_the_accumulator_keeps_large_entries():
-    part = contribution({"w": np.array([3e9, 1.0])}, 2.0)
+    part = on_grid({"w": np.array([3e9, 1.0])}, 2.0)
     accumulator = Accumulator()
     for _ in range(3):
         accumulator.add(part)
@@ -203,7 +203,7 @@ def test_the_accumulator_keeps_large_entries():
 
 
 def test_overflow_is_refused_before_an_entry_wraps():
-    half = contribution({"w": np.array([0.6 * LARGEST])}, 1.0)
+    half = on_grid({"w": np.array([0.6 * LARGEST])}, 1.0)
     accumulator = Accumulator()
     accumulator.add(half)
 
@@ -214,7 +214,7 @@ def test_overflow_is_refused_before_an_entry_wraps():
 
 
 def test_many_small_sums_reach_the_bound_together():
-    part = contribution({"w": np.array([0.4 * LARGEST])}, 1.0)
+    part = on_grid({"w": np.array([0.4 * LARGEST])}, 1.0)
     two = merge(part, part)
 
     with pytest.raises(OverflowError):
@@ -222,8 +222,8 @@ def test_many_small_sums_reach_the_bound_together():
 
 
 def test_opposite_signs_still_count_towards_the_bound():
-    up = contribution({"w": np.array([0.6 * LARGEST])}, 1.0)
-    down = contribution({"w": np.array([-0.6 * LARGEST])}, 1.0)
+    up = on_grid({"w": np.array([0.6 * LARGEST])}, 1.0)
+    down = on_grid({"w": np.array([-0.6 * LARGEST])}, 1.0)
 
     # The sum is zero, but a third contribution could meet either half first.
     with pytest.raises(OverflowError):
@@ -233,43 +233,43 @@ def test_opposite_signs_still_count_towards_the_bound():
 @pytest.mark.parametrize("value", [2.0**67, -(2.0**67) * 1.01, 1e300])
 def test_one_contribution_that_is_too_large_names_its_entry(value):
     with pytest.raises(OverflowError, match=r"'w'.*diverged"):
-        contribution({"w": np.array([value])}, 1.0)
+        on_grid({"w": np.array([value])}, 1.0)
 
 
 def test_the_largest_value_that_fits_survives():
     value = 2.0**67 - 2.0**20
 
-    assert mean(contribution({"w": np.array([value])}, 1.0), np.float64)["w"].tolist() == [value]
+    assert mean(on_grid({"w": np.array([value])}, 1.0), np.float64)["w"].tolist() == [value]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_name_their_entry(value):
     with pytest.raises(ValueError, match=r"'layer\.bias' must be finite"):
-        contribution({"ok": np.ones(2), "layer.bias": np.array([1.0, value])}, 1.0)
+        on_grid({"ok": np.ones(2), "layer.bias": np.array([1.0, value])}, 1.0)
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
 def test_weights_that_are_not_positive_are_refused(weight):
     with pytest.raises(ValueError, match="positive and finite"):
-        contribution({"w": np.ones(1)}, weight)
+        on_grid({"w": np.ones(1)}, weight)
 
 
 def test_a_weight_below_the_grid_is_refused():
     with pytest.raises(ValueError, match="scale the weights up"):
-        contribution({"w": np.ones(1)}, GRID / 4)
+        on_grid({"w": np.ones(1)}, GRID / 4)
 
 
 def test_sums_of_different_models_are_refused():
-    one = contribution({"w": np.ones(2)}, 1.0)
+    one = on_grid({"w": np.ones(2)}, 1.0)
 
     with pytest.raises(ValueError, match=r"differences in \['w'\]"):
-        merge(one, contribution({"w": np.ones(3)}, 1.0))
+        merge(one, on_grid({"w": np.ones(3)}, 1.0))
     with pytest.raises(ValueError, match=r"differences in \['b', 'w'\]"):
-        merge(one, contribution({"b": np.ones(2)}, 1.0))
+        merge(one, on_grid({"b": np.ones(2)}, 1.0))
 
 
 def test_sums_survive_pickling():
-    total = contribution({"w": np.array([1.5])}, 2.0)
+    total = on_grid({"w": np.array([1.5])}, 2.0)
 
     copy = pickle.loads(pickle.dumps(total))
 

@@ -13,8 +13,8 @@ from raysim.errors import ConfigError
 from raysim.methods.co_teaching import teach
 from raysim.methods.dividemix import (
     DivideMix,
-    co_guessed,
     co_refined,
+    mean_prediction,
     plain_losses,
     semi_supervised,
 )
@@ -54,7 +54,7 @@ def test_a_guess_is_the_mean_over_networks_and_views():
     second = {0: logits_of((0.2, 0.8)), 1: logits_of((0.4, 0.6))}
     networks = [lambda v, own=own: own[int(v.item())] for own in (first, second)]
 
-    assert co_guessed(networks, views)[0].tolist() == pytest.approx([0.5, 0.5])
+    assert mean_prediction(networks, views)[0].tolist() == pytest.approx([0.5, 0.5])
     # Trust 0.9 in label 1, and 0.1 of the first network's mean (0.7, 0.3).
     found = co_refined(networks[0], views, labels=torch.tensor([1]), trust=torch.tensor([0.9]))
     assert found[0].tolist() == pytest.approx([0.07, 0.93])

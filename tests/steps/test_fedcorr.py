@@ -10,7 +10,7 @@ import torch
 
 from raysim.config import load_config
 from raysim.errors import ConfigError
-from raysim.methods.fedcorr import FedCorr, PullToReceived, clean_clients, noisy_clients
+from raysim.methods.fedcorr import FedCorr, PullToReceived, clean_clients, find_noisy_clients
 from raysim.models.losses import SmoothedCrossEntropy
 from raysim.protocols import State
 from raysim.seeding import stream
@@ -205,7 +205,7 @@ def test_clients_of_high_lid_are_noisy_by_the_share_of_their_large_losses(bench)
     lid = {"0": 1.0, "1": 1.1, "2": 9.0, "3": 9.2}
     context = made.round()
 
-    state = noisy_clients(context, State(groups=IN_ONE, values={"lid": lid}))
+    state = find_noisy_clients(context, State(groups=IN_ONE, values={"lid": lid}))
 
     # Client 3's losses cannot be told apart: mu = 0.
     assert state.values["noisy"] == [2, 3]
@@ -222,7 +222,7 @@ def test_the_lid_of_clients_is_scored_as_their_noisiness(bench, monkeypatch):
     judge = lambda *told, labels: given.append(told) or {}  # noqa: E731
     monkeypatch.setattr(context.evaluator, "noisy_clients", judge)
 
-    noisy_clients(context, State(groups=IN_ONE, values={"lid": lid}))
+    find_noisy_clients(context, State(groups=IN_ONE, values={"lid": lid}))
 
     ((found, scores, levels),) = given
     assert (found, scores) == ([2, 3], {0: 1.0, 1: 1.1, 2: 9.0, 3: 9.2})
@@ -234,11 +234,11 @@ def test_equal_lid_makes_nobody_noisy(bench):
     made = clients(bench)
     lid = dict.fromkeys("0123", 3.0)
 
-    state = noisy_clients(made.round(), State(groups=IN_ONE, values={"lid": lid}))
+    state = find_noisy_clients(made.round(), State(groups=IN_ONE, values={"lid": lid}))
 
     assert state.values["noisy"] == []
     assert clean_clients(state, 0.1) == [0, 1, 2, 3]
-    assert FedCorr().correct_noisy_clients(made.round(), state, ratio=0.5) is state
+    assert FedCorr().relabel_noisy_clients(made.round(), state, ratio=0.5) is state
 
 
 def sure_of(label, by):
@@ -266,7 +266,7 @@ def test_noisy_clients_take_confident_predictions_for_their_doubtful_labels(
     context = made.round()
 
     state = State(groups={0: 0, 1: 0}, models=models, values=values)
-    FedCorr(confidence=threshold).correct_noisy_clients(context, state, ratio=ratio)
+    FedCorr(confidence=threshold).relabel_noisy_clients(context, state, ratio=ratio)
 
     assert current(made) == new
     assert context.entry["bytes"]["down"] == {"model to relabel by": MODEL_BYTES}
@@ -280,7 +280,7 @@ def test_the_number_of_doubtful_labels_is_not_lost_in_binary(bench):
     values = {"noisy": [0], "noise_level": {"0": 0.29}}
 
     state = State(groups={0: 0}, models=models, values=values)
-    FedCorr().correct_noisy_clients(made.round(), state, ratio=0.5)
+    FedCorr().relabel_noisy_clients(made.round(), state, ratio=0.5)
 
     assert sum(current(made)[0]) == 29
 

@@ -61,7 +61,7 @@ class ClassIndependent(TaskFlips):
 @NOISE.register("class_dependent")
 @settings
 class ClassDependent(TaskFlips):
-    """The same share, taken from one class of the task, then from the next (FB-NLL II-A)."""
+    """As class_independent, but the samples come from one class of the task, then from the next."""
 
     def pick(
         self, true: np.ndarray, budget: int, task: tuple[int, ...], rng: np.random.Generator
