@@ -22,7 +22,7 @@ import numpy as np
 
 from raysim.data.datasets import DATASETS, data_root
 from raysim.data.datasets.cifar_n import COLUMNS, FILES, find_human_labels, read_human_labels
-from raysim.data.datasets.standard import Facts, StandardSet
+from raysim.data.datasets.standard import StandardSet
 from raysim.data.datasets.torchvision_files import place
 from raysim.data.features.pretrained import LITE0_FILE
 from raysim.errors import DataError
@@ -42,12 +42,9 @@ _CLIENT_S = 1800.0  # a client that takes longer than this hangs
 
 def recipes() -> dict[str, Recipe]:
     """Return every name that `raysim data fetch` knows, and how its files are made."""
-    human = {name: partial(_human_labels, name) for name in FILES}
-    return {
-        **{name: facts.download for name, facts in _standard().items()},
-        "lite0": _lite0,
-        **human,
-    }
+    known: dict[str, Recipe] = {name: kind.download for name, kind in _standard().items()}
+    known |= {name: partial(_human_labels, name) for name in FILES}
+    return known | {"lite0": _lite0}
 
 
 def fetch(
@@ -92,16 +89,16 @@ def _fetch_one(name: str, out: Path, make: Recipe, say: Callable[[str], None]) -
 
 
 def _present(name: str, out: Path) -> list[Path]:
-    facts = _standard().get(name)
-    if facts is not None:
-        return facts.find(out)
+    kind = _standard().get(name)
+    if kind is not None:
+        return kind.sources(out)
     found = find_human_labels(name, out) if name in FILES else out / LITE0_FILE
     return [found] if found is not None and found.is_file() else []
 
 
-def _standard() -> dict[str, Facts]:
-    classes = (DATASETS.get(name) for name in DATASETS.names())
-    return {c.facts.name: c.facts for c in classes if issubclass(c, StandardSet)}
+def _standard() -> dict[str, StandardSet]:
+    sets = ((name, DATASETS.get(name)) for name in DATASETS.names())
+    return {name: kind() for name, kind in sets if issubclass(kind, StandardSet)}
 
 
 def _lite0(work: Path) -> list[str]:

@@ -10,7 +10,6 @@ import gzip
 import logging
 import math
 import zlib
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -52,39 +51,42 @@ IDX_FILES = (
 )
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What is known about a published set before any file is read."""
+class StandardSet(Dataset):
+    """Finding and reading that the published sets share; a subclass says what is known of its own.
 
-    name: str
-    torchvision_class: str
-    files: tuple[str, ...]
+    The files are ``<name>.npz``, or torchvision's.
+    """
+
+    __slots__ = ()
+    torchvision_class: ClassVar[str]
+    files: ClassVar[tuple[str, ...]]
     """torchvision's file layout below the data folder."""
-    image_shape: tuple[int, int, int]
-    class_names: tuple[str, ...]
-    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None
+    image_shape: ClassVar[tuple[int, int, int]]
+    class_names: ClassVar[tuple[str, ...]]
+    normalisation: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = None
     """Published mean and std per channel; None: computed from the training images."""
-    task_table: dict[int, Tasks] = field(default_factory=dict)
+    task_table: ClassVar[dict[int, Tasks]] = {}
 
-    @property
-    def npz(self) -> str:
-        return f"{self.name}.npz"
+    def ensure(self, root: Path | None) -> None:
+        """Make sure the files are there; download them only when no ``root`` was given."""
+        if self.sources(root):
+            return
+        name, folder = self.choice_name, data_root(root)
+        expected = f"{name}.npz, or {', '.join(self.files)}" + " (plain or .gz)" * self._is_idx
+        if root is not None:
+            raise missing_files(name, folder, expected)
+        log.info("downloading %s into %s", name, folder)
+        try:
+            place(self.download, folder)
+        except (DataError, OSError) as error:
+            raise missing_files(name, folder, expected, because=str(error)) from error
 
-    @property
-    def expected(self) -> str:
-        """The accepted files, in words."""
-        gzipped = " (plain or .gz)" if self.is_idx else ""
-        return f"{self.npz}, or {', '.join(self.files)}{gzipped}"
-
-    @property
-    def is_idx(self) -> bool:
-        return self.files[0].endswith(IDX_FILES[0])
-
-    def find(self, folder: Path) -> list[Path]:
+    def sources(self, root: Path | None) -> list[Path]:
         """Return the files to read: the npz, else the torchvision layout, else none."""
-        if (folder / self.npz).is_file():
-            return [folder / self.npz]
-        endings = ("", ".gz") if self.is_idx else ("",)
+        folder = data_root(root)
+        if (folder / f"{self.choice_name}.npz").is_file():
+            return [folder / f"{self.choice_name}.npz"]
+        endings = ("", ".gz") if self._is_idx else ("",)
         found = []
         for name in self.files:
             candidates = [folder / f"{name}{ending}" for ending in endings]
@@ -96,63 +98,40 @@ class Facts:
         download(self.torchvision_class, work)
         return self.files
 
-
-class StandardSet(Dataset):
-    """Finding and reading that the published sets share; a subclass only states its facts."""
-
-    __slots__ = ()
-    facts: ClassVar[Facts]
-
-    def ensure(self, root: Path | None) -> None:
-        """Make sure the files are there; download them only when no ``root`` was given."""
-        folder = data_root(root)
-        if self.facts.find(folder):
-            return
-        if root is not None:
-            raise missing_files(self.facts.name, folder, self.facts.expected)
-        log.info("downloading %s into %s", self.facts.name, folder)
-        try:
-            place(self.facts.download, folder)
-        except (DataError, OSError) as error:
-            raise missing_files(
-                self.facts.name, folder, self.facts.expected, because=str(error)
-            ) from error
-
-    def sources(self, root: Path | None) -> list[Path]:
-        return self.facts.find(data_root(root))
-
     def load(self, root: Path | None, new_array: NewArray = in_memory) -> Arrays:
         """Return the arrays in the order of the original files."""
         self.ensure(root)
-        folder, shape = data_root(root), self.facts.image_shape
-        train, test = self._read(folder, self.facts.find(folder))
-        if train[0].shape[1:] != shape:
+        train, test = self._read(data_root(root), self.sources(root))
+        if train[0].shape[1:] != self.image_shape:
             raise DataError(
-                f"dataset {self.facts.name!r} in {folder}: images must be (N, H, W, C) with "
-                f"(H, W, C) = {shape}, got {train[0].shape}; fetch the files again"
+                f"dataset {self.choice_name!r} in {data_root(root)}: images must be (N, H, W, C) "
+                f"with (H, W, C) = {self.image_shape}, got {train[0].shape}; fetch the files again"
             )
-        mean, std = self.facts.normalisation or channel_statistics(train[0])
-        return Arrays(*train, *test, class_names=self.facts.class_names, mean=mean, std=std)
+        mean, std = self.normalisation or channel_statistics(train[0])
+        return Arrays(*train, *test, class_names=self.class_names, mean=mean, std=std)
 
     def tasks(self, groups: int) -> Tasks | None:
-        return self.facts.task_table.get(groups)
+        return self.task_table.get(groups)
+
+    @property
+    def _is_idx(self) -> bool:
+        return self.files[0].endswith(IDX_FILES[0])
 
     def _read(self, folder: Path, files: list[Path]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return images and labels of training and test."""
-        facts = self.facts
         if files[0].suffix == ".npz":
-            like, classes = facts.image_shape, len(facts.class_names)
+            like, classes = self.image_shape, len(self.class_names)
             names = (("x_train", "y_train"), ("x_test", "y_test"))
             return [
                 read_labelled(files[0], pair, _FORM, shape=like, classes=classes) for pair in names
             ]
-        if facts.is_idx:
+        if self._is_idx:
             read = [read_idx(path) for path in files]
             return [
                 (images[..., None], labels.astype(np.int64))
                 for images, labels in (read[:2], read[2:])
             ]
-        return [read_split(facts.torchvision_class, folder, train=train) for train in (True, False)]
+        return [read_split(self.torchvision_class, folder, train=train) for train in (True, False)]
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -181,15 +160,12 @@ def read_idx(path: Path) -> np.ndarray:
 class Mnist(StandardSet):
     """MNIST: 60,000 + 10,000 handwritten digits, 28x28 grey."""
 
-    facts = Facts(
-        name="mnist",
-        torchvision_class="MNIST",
-        files=tuple(f"MNIST/raw/{name}" for name in IDX_FILES),
-        image_shape=(28, 28, 1),
-        class_names=DIGIT_NAMES,
-        normalisation=((0.1307,), (0.3081,)),  # FedFixer, FedLSR
-        task_table=DIGIT_TASKS,
-    )
+    torchvision_class = "MNIST"
+    files = tuple(f"MNIST/raw/{name}" for name in IDX_FILES)
+    image_shape = (28, 28, 1)
+    class_names = DIGIT_NAMES
+    normalisation = ((0.1307,), (0.3081,))  # FedFixer, FedLSR
+    task_table = DIGIT_TASKS
 
 
 @DATASETS.register("fashion_mnist")
@@ -197,15 +173,12 @@ class Mnist(StandardSet):
 class FashionMnist(StandardSet):
     """Fashion-MNIST: 60,000 + 10,000 articles of clothing, 28x28 grey."""
 
-    facts = Facts(
-        name="fashion_mnist",
-        torchvision_class="FashionMNIST",
-        files=tuple(f"FashionMNIST/raw/{name}" for name in IDX_FILES),
-        image_shape=(28, 28, 1),
-        class_names=FASHION_NAMES,
-        normalisation=((0.2860,), (0.3530,)),  # of its training images
-        task_table=FASHION_TASKS,
-    )
+    torchvision_class = "FashionMNIST"
+    files = tuple(f"FashionMNIST/raw/{name}" for name in IDX_FILES)
+    image_shape = (28, 28, 1)
+    class_names = FASHION_NAMES
+    normalisation = ((0.2860,), (0.3530,))  # of its training images
+    task_table = FASHION_TASKS
 
 
 @DATASETS.register("cifar10")
@@ -213,19 +186,16 @@ class FashionMnist(StandardSet):
 class Cifar10(StandardSet):
     """CIFAR-10: 50,000 + 10,000 photos, 32x32 colour."""
 
-    facts = Facts(
-        name="cifar10",
-        torchvision_class="CIFAR10",
-        files=tuple(
-            f"cifar-10-batches-py/{name}"
-            for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
-        ),
-        image_shape=(32, 32, 3),
-        class_names=CIFAR10_NAMES,
-        # ClipFL's; the std of all pixels would be (0.247, 0.243, 0.262)
-        normalisation=((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-        task_table=CIFAR10_TASKS,
+    torchvision_class = "CIFAR10"
+    files = tuple(
+        f"cifar-10-batches-py/{name}"
+        for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
     )
+    image_shape = (32, 32, 3)
+    class_names = CIFAR10_NAMES
+    # ClipFL's; the std of all pixels would be (0.247, 0.243, 0.262)
+    normalisation = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+    task_table = CIFAR10_TASKS
 
 
 @DATASETS.register("cifar100")
@@ -233,14 +203,11 @@ class Cifar10(StandardSet):
 class Cifar100(StandardSet):
     """CIFAR-100: 50,000 + 10,000 photos of 100 fine classes, 32x32 colour."""
 
-    facts = Facts(
-        name="cifar100",
-        torchvision_class="CIFAR100",
-        files=tuple(f"cifar-100-python/{name}" for name in ("train", "test", "meta")),
-        image_shape=(32, 32, 3),
-        class_names=CIFAR100_NAMES,
-        normalisation=((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),  # RHFL
-    )
+    torchvision_class = "CIFAR100"
+    files = tuple(f"cifar-100-python/{name}" for name in ("train", "test", "meta"))
+    image_shape = (32, 32, 3)
+    class_names = CIFAR100_NAMES
+    normalisation = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))  # RHFL
 
 
 @DATASETS.register("svhn")
@@ -248,12 +215,8 @@ class Cifar100(StandardSet):
 class Svhn(StandardSet):
     """SVHN: 73,257 + 26,032 house-number digits, 32x32 colour, without the ``extra`` split."""
 
-    facts = Facts(
-        name="svhn",
-        torchvision_class="SVHN",
-        files=("train_32x32.mat", "test_32x32.mat"),
-        image_shape=(32, 32, 3),
-        class_names=DIGIT_NAMES,
-        normalisation=None,
-        task_table=DIGIT_TASKS,
-    )
+    torchvision_class = "SVHN"
+    files = ("train_32x32.mat", "test_32x32.mat")
+    image_shape = (32, 32, 3)
+    class_names = DIGIT_NAMES
+    task_table = DIGIT_TASKS
