@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from raysim.data.datasets import DATASETS, Dataset
-from raysim.data.datasets.client_files import ClientFiles, Given
+from raysim.data.datasets.client_files import ClientFiles
+from raysim.data.datasets.client_folder import ClientFolder
 from raysim.data.features import FEATURES, Extractor
 from raysim.data.noise import NOISE, Human, Noise, NoisyLabels, NoNoise
 from raysim.data.partition import (
@@ -176,14 +177,14 @@ class DriverData:
         self.settings = config
         self.store = materialise(config.dataset, config.root)
         self.true_labels = true_labels(self.store)
-        self.given: Given | None = None
-        """Who holds what, where clients bring their own data and nothing is drawn."""
+        self.given: ClientFolder | None = None
+        """The folder where clients bring their own data and nothing is drawn."""
         if isinstance(config.dataset, ClientFiles):
-            self.given = config.dataset.given(config.root, config.server.per_class)
-            self.split, self.noisy = self.given.split, self.given.labels
+            given = config.dataset.given(config.root, config.server.per_class)
+            self.given, self.split, self.noisy = given
         else:
             self.split, self.noisy = self._drawn(config, seed)
-            self._check_tested()
+        self._check_tested()
 
     def _drawn(self, config: DataSettings, seed: int) -> tuple[Split, NoisyLabels]:
         """Return who holds what and with which labels, drawn from ``seed``."""
@@ -220,10 +221,14 @@ class DriverData:
             if found.isdisjoint(classes):
                 source = self.split.source
                 where = f"data.partition.path: split file {source}" if source else "data.partition"
+                name, do = str(k), "use other tasks"
+                if self.given is not None:
+                    where, name = f"data.root {self.given.root}", self.given.clients[k].name
+                    do = "hold some out with data.dataset.test_fraction"
                 names = ", ".join(self.store.class_names[c] for c in classes)
                 raise DataError(
-                    f"{where} gives client {k} the classes {names}, of which dataset "
-                    f"{self.store.name!r} has no test image; add test images, or use other tasks"
+                    f"{where} gives client {name} the classes {names}, of which dataset "
+                    f"{self.store.name!r} has no test image; add test images, or {do}"
                 )
 
     @property

@@ -320,5 +320,5 @@ def test_a_task_without_a_test_image_is_named(tmp_path):
     kept = np.isin(labels, TASKS[0])
     np.savez(folder / "test.npz", images=images[kept], labels=labels[kept])
 
-    with pytest.raises(DataError, match=r"has no image of .*, the classes of client site-3; add"):
+    with pytest.raises(DataError, match=r"gives client site-3 the classes .* no test image; add"):
         DriverData(config(folder, "single").data, 0)

@@ -86,39 +86,26 @@ def cifar_batch(path: Path, images, labels, key):
     path.write_bytes(pickle.dumps({"data": rows, key: labels.tolist()}))
 
 
-def test_cifar10_pickles_are_read_in_order(tmp_path, small_arrays, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "classes", "key"), [("CIFAR10", 10, "labels"), ("CIFAR100", 100, "fine_labels")]
+)
+def test_cifar_pickles_are_read_in_order(name, classes, key, tmp_path, small_arrays, monkeypatch):
     import torchvision
 
-    known = torchvision.datasets.CIFAR10
+    known = getattr(torchvision.datasets, name)
     for attribute in ("train_list", "test_list"):  # small files cannot have the official md5
-        files = [(name, None) for name, _ in getattr(known, attribute)]
-        monkeypatch.setattr(known, attribute, files)
+        monkeypatch.setattr(known, attribute, [(n, None) for n, _ in getattr(known, attribute)])
     monkeypatch.setattr(known, "meta", {**known.meta, "md5": None})
-    expected = small_arrays((32, 32, 3))
-    folder = tmp_path / "cifar-10-batches-py"
-    for part, rows in enumerate(np.array_split(np.arange(12), 5), start=1):
-        batch = expected["x_train"][rows], expected["y_train"][rows]
-        cifar_batch(folder / f"data_batch_{part}", *batch, "labels")
-    cifar_batch(folder / "test_batch", expected["x_test"], expected["y_test"], "labels")
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": []}))
+    expected = small_arrays((32, 32, 3), classes=classes)
+    folder = tmp_path / known.base_folder
+    parts = np.array_split(np.arange(12), len(known.train_list))
+    for (file, _), rows in zip(known.train_list, parts, strict=True):
+        cifar_batch(folder / file, expected["x_train"][rows], expected["y_train"][rows], key)
+    ((file, _),) = known.test_list
+    cifar_batch(folder / file, expected["x_test"], expected["y_test"], key)
+    (folder / known.meta["filename"]).write_bytes(pickle.dumps({known.meta["key"]: []}))
 
-    assert_same(load("cifar10", tmp_path), expected)
-
-
-def test_cifar100_pickles_give_the_fine_labels(tmp_path, small_arrays, monkeypatch):
-    import torchvision
-
-    known = torchvision.datasets.CIFAR100
-    monkeypatch.setattr(known, "train_list", [("train", None)])
-    monkeypatch.setattr(known, "test_list", [("test", None)])
-    monkeypatch.setattr(known, "meta", {**known.meta, "md5": None})
-    expected = small_arrays((32, 32, 3), classes=100)
-    folder = tmp_path / "cifar-100-python"
-    cifar_batch(folder / "train", expected["x_train"], expected["y_train"], "fine_labels")
-    cifar_batch(folder / "test", expected["x_test"], expected["y_test"], "fine_labels")
-    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": []}))
-
-    assert_same(load("cifar100", tmp_path), expected)
+    assert_same(load(name.lower(), tmp_path), expected)
 
 
 def test_svhn_mat_files_give_label_0_for_10(tmp_path, small_arrays, monkeypatch):

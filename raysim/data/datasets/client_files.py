@@ -6,8 +6,6 @@ labels are the user's. Where the files hold no true labels, nothing is scored ag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -37,16 +35,6 @@ from raysim.errors import ConfigError, DataError
 from raysim.seeding import stream
 from raysim.settings import In, settings
 from raysim.storage.labelled import as_images, read_members
-
-
-@dataclass(frozen=True, eq=False)
-class Given:
-    """Who holds which row, with which label, and what is known of the truth."""
-
-    split: Split
-    labels: NoisyLabels
-    knows_labels: bool
-    knows_tasks: bool
 
 
 @DATASETS.register("client_files")
@@ -82,23 +70,21 @@ class ClientFiles(Dataset):
         test = list(zip(found.clients, held, strict=True))
         if found.test is not None:
             test = [(found.test, found.test.rows)]
-        train_images, train_labels = self._gather("train", train, new_array)
-        test_images, test_labels = self._gather("test", test, new_array)
-        mean, std = (0.0,) * train_images.shape[3], (1.0,) * train_images.shape[3]
-        if train_images.dtype == np.uint8:
-            mean, std = channel_statistics(train_images)
+        train_arrays = self._gather("train", train, new_array)
+        test_arrays = self._gather("test", test, new_array)
+        channels = train_arrays[0].shape[3]
+        mean, std = (0.0,) * channels, (1.0,) * channels
+        if train_arrays[0].dtype == np.uint8:
+            mean, std = channel_statistics(train_arrays[0])
         return Arrays(
-            train_images=train_images,
-            train_labels=train_labels,
-            test_images=test_images,
-            test_labels=test_labels,
-            class_names=found.class_names,
-            mean=mean,
-            std=std,
+            *train_arrays, *test_arrays, class_names=found.class_names, mean=mean, std=std
         )
 
-    def given(self, root: str | None, per_class: int) -> Given:
-        """Return who holds what, as the files say; ``per_class`` is data.server.per_class."""
+    def given(self, root: str | None, per_class: int) -> tuple[ClientFolder, Split, NoisyLabels]:
+        """Return who holds which row with which label, as the files say.
+
+        ``per_class`` is data.server.per_class.
+        """
         found = self._read(Path(root).expanduser() if root is not None else None)
         if found.server is None and per_class > 0:
             raise ConfigError(
@@ -112,7 +98,6 @@ class ClientFiles(Dataset):
                 "(all of them are used), or remove them"
             )
         held = _held_out(found, self.test_fraction)
-        _check_test(found, held)
         kept = [np.delete(p.labels, rows) for p, rows in zip(found.clients, held, strict=True)]
         true = [np.delete(p.truth, rows) for p, rows in zip(found.clients, held, strict=True)]
         ends = np.cumsum([len(labels) for labels in kept])
@@ -124,8 +109,7 @@ class ClientFiles(Dataset):
             task_of=found.task_of,
             server_ids=np.arange(ends[-1], ends[-1] + clean),
         )
-        labels = NoisyLabels.not_drawn(kept, wrong)
-        return Given(split, labels, found.knows_labels, found.knows_tasks)
+        return found, split, NoisyLabels.not_drawn(kept, wrong)
 
     def _read(self, root: Path | None) -> ClientFolder:
         found = read_client_folder(self.folder(root))
@@ -191,17 +175,3 @@ def _held_out(found: ClientFolder, fraction: float) -> list[np.ndarray]:
         drawn = stream(0, "client_files.test", k).choice(len(part.labels), count, replace=False)
         rows.append(np.sort(drawn))
     return rows
-
-
-def _check_test(found: ClientFolder, held: Sequence[np.ndarray]) -> None:
-    """Refuse a test set without any image of the classes of some client's task."""
-    parts = [p.labels[rows] for p, rows in zip(found.clients, held, strict=True)]
-    tested = set(np.concatenate([*parts, [] if found.test is None else found.test.labels]).tolist())
-    for client, task in zip(found.clients, found.task_of, strict=True):
-        classes = found.tasks[int(task)]
-        if not tested & set(classes):
-            names = ", ".join(found.class_names[c] for c in classes)
-            raise DataError(
-                f"the test set of {found.root} has no image of {names}, the classes of client "
-                f"{client.name}; add some, or hold out images with data.dataset.test_fraction"
-            )

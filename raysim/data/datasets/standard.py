@@ -42,7 +42,7 @@ from raysim.storage.labelled import read_labelled
 
 log = logging.getLogger(__name__)
 
-_FORM = "write it with np.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
+_FORM = "write the file again with np.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
 IDX_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
