@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raysim.report.figure import Bars, Drawing, Figure, Line, Lines, Violins
+from raysim.report.figure import Bars, Figure, Line, Lines, Violins, make_figure
 from raysim.report.frame import per_client, task_names
 from raysim.report.records import Run
 
@@ -34,89 +34,54 @@ def setting_figures(setting: str, frame: pd.DataFrame, runs: Sequence[Run]) -> l
     return [replace(figure, title=f"{figure.title}: {setting}") for figure in figures]
 
 
-def _figure(
-    name: str, title: str, caption: str, drawing: Drawing | None, missing: str = ""
-) -> Figure:
-    return Figure(name, title, caption, drawing, "" if drawing is not None else missing)
-
-
 # ---- over rounds ---------------------------------------------------------------------------
 
 
 def _mean_figures(rounds: pd.DataFrame) -> list[Figure]:
     """Return accuracy and losses of all methods, each as one curve per method."""
     has_seeds = rounds.groupby("series").seed.nunique().max() > 1
-    end = f"against rounds of training, megabytes and seconds.{_band(has_seeds)}"
-    accuracy = _figure(
-        "accuracy",
-        "Accuracy",
-        f"Mean over clients of the accuracy on their own task, {end}",
-        _lines(curves(rounds, "accuracy"), "accuracy", percent=True),
-        'No record has "accuracy.mean".',
-    )
-    test_loss = _figure(
-        "test-loss",
-        "Test loss",
-        f"Mean over clients of the loss on the test images of their own task, {end}",
-        _lines(curves(rounds, "test_loss"), "test loss"),
-        'No record has "test_loss".',
-    )
-    training_loss = _figure(
-        "training-loss",
-        "Training loss",
-        f"Mean loss of the clients on their own labels, wrong ones included, {end}",
-        _lines(curves(rounds, "loss"), "training loss"),
-        'No record has "loss".',
-    )
-    return [replace(accuracy, is_first=True), test_loss, training_loss]
-
-
-def _band(has_seeds: bool) -> str:
-    return " The band is one sd over seeds." if has_seeds else ""
+    band = " The band is one sd over seeds." if has_seeds else ""
+    figures = []
+    for name, value in (
+        ("accuracy", "accuracy"),
+        ("test-loss", "test_loss"),
+        ("training-loss", "loss"),
+    ):
+        lines = _lines(curves(rounds, value), name.replace("-", " "), percent=name == "accuracy")
+        figure = make_figure(name, lines)
+        caption = figure.caption + band
+        figures.append(replace(figure, caption=caption, is_first=name == "accuracy"))
+    return figures
 
 
 def _task_figures(rounds: pd.DataFrame, runs: Sequence[Run]) -> list[Figure]:
     """Return accuracy and test loss per task (FB-NLL and RCC-PFL, Fig. 3)."""
     figures = []
-    for entry, title in (("accuracy", "Accuracy"), ("loss", "Test loss")):
-        names = [name for name in rounds if name.startswith(f"{entry} of task ")]
-        lines = [
-            line
-            for i, name in enumerate(names)
-            for line in curves(rounds, name, name.removeprefix(f"{entry} of "), i)
-        ]
-        lines.sort(key=lambda line: list(rounds.method.unique()).index(line.method))
-        figure = _figure(
-            f"task-{entry}",
-            f"{title} per task",
-            "One curve per method and task: the mean over the task's clients (FB-NLL and RCC-PFL, "
-            "Fig. 3).",
-            _lines(lines, title.lower(), percent=entry == "accuracy"),
-            'No record has "by_task".',
-        )
+    for entry in ("accuracy", "loss"):
+        values = [name for name in rounds if name.startswith(f"{entry} of task ")]
+        lines = _dashed(rounds, {v: v.removeprefix(f"{entry} of ") for v in values})
+        percent = entry == "accuracy"
+        drawing = _lines(lines, "accuracy" if percent else "test loss", percent=percent)
         classes = task_names(runs, len({line.dash for line in lines}))
         notes = {f"task {i + 1}": words for i, words in enumerate(classes)}
-        figures.append(replace(figure, notes=notes))
+        figures.append(replace(make_figure(f"task-{entry}", drawing), notes=notes))
     return figures
 
 
 def _selection_figure(rounds: pd.DataFrame) -> Figure:
     """Return precision and recall of the labels judged clean (FedRN, Fig. 3)."""
-    held = rounds.copy()
     scores = ["precision", "recall"]
-    held[scores] = held.groupby("run")[scores].ffill()
-    lines = [line for i, name in enumerate(scores) for line in curves(held, name, name, i)]
-    lines.sort(key=lambda line: list(rounds.method.unique()).index(line.method))
-    return _figure(
-        "selection",
-        "Labels judged clean",
-        "Precision: share of truly clean labels among those judged clean; recall: share of clean "
-        "labels that were judged so. Means over clients; a judgement stands until the next one "
-        "(FedRN, Fig. 3).",
-        _lines(lines, "share", percent=True),
-        'No record has "selection": no method of these runs judges single labels, or an older '
-        "raysim ran them.",
-    )
+    held = rounds.assign(**rounds.groupby("run")[scores].ffill())
+    lines = _dashed(held, {name: name for name in scores})
+    return make_figure("selection", _lines(lines, "share", percent=True))
+
+
+def _dashed(rounds: pd.DataFrame, names: Mapping[str, str]) -> list[Line]:
+    """Return a line per method and value, dashed by value; those of a method stand together."""
+    pairs = enumerate(names.items())
+    lines = [line for i, (value, name) in pairs for line in curves(rounds, value, name, i)]
+    order = list(rounds.method.unique())
+    return sorted(lines, key=lambda line: order.index(line.method))
 
 
 def curves(rounds: pd.DataFrame, value: str, name: str = "", dash: int = 0) -> list[Line]:
@@ -174,49 +139,20 @@ def _relevance_figure(runs: Sequence[Run]) -> Figure:
             mean = values.mean(axis=0)[:, i]
             lines.append(banded(f"{method}, {name}", method, x, mean, sd[:, i], i))
     axes = {"rank": "eigenvectors compared, q"}
-    return _figure(
-        "relevance",
-        "Relevance against eigenvectors",
-        "Mean similarity R of two clients when q eigenvectors are compared, for pairs in the same "
-        "group and in different ones (FB-NLL, Fig. 5). Far apart is good.",
-        Lines(lines, axes, "similarity R") if lines else None,
-        "No run has artifacts/relevance_by_rank.npy; set method.grouping.curve to have it "
-        "recorded.",
-    )
+    return make_figure("relevance", Lines(lines, axes, "similarity R") if lines else None)
 
 
 def _f_score_figures(runs: Sequence[Run]) -> list[Figure]:
     """Return the F-scores of labels judged clean by the method, and by the final models."""
     y_label = "F-score of labels judged clean"
-    by_method = _figure(
-        "f-score",
-        "F-score over clients",
-        "F-score of a client's labels judged clean, by the clients of the round that judged "
-        "last, all seeds together; clients where it is undefined are left out.",
-        _violins(runs, lambda run: run.artifact("client_f_score", 1), y_label),
-        "No run has artifacts/client_f_score.npy: no method of these runs judges single "
-        "labels, or an older raysim ran them.",
-    )
-    by_models = _figure(
-        "f-score-judged",
-        "F-score over clients, by the final models",
-        "F-score of every client's given labels judged clean by its final model, one rule for "
-        "all methods (FedFixer, Fig. 3), all seeds together; clients where it is undefined are "
-        "left out.",
-        _violins(runs, lambda run: run.artifact("client_f_score_judged", 1), y_label),
-        "No run has artifacts/client_f_score_judged.npy: set evaluate.f_score to have it recorded.",
-    )
-    return [by_method, by_models]
+    by_method = _violins(runs, lambda run: run.artifact("client_f_score", 1), y_label)
+    by_models = _violins(runs, lambda run: run.artifact("client_f_score_judged", 1), y_label)
+    return [make_figure("f-score", by_method), make_figure("f-score-judged", by_models)]
 
 
 def _client_accuracy_figure(runs: Sequence[Run]) -> Figure:
-    return _figure(
-        "client-accuracy",
-        "Accuracy over clients",
-        "Accuracy of every client on its own task in the last round, all seeds together.",
-        _violins(runs, lambda run: np.array(per_client(run) or ()), "accuracy"),
-        'No record has "per_client", which the last round writes.',
-    )
+    drawing = _violins(runs, lambda run: np.array(per_client(run) or ()), "accuracy")
+    return make_figure("client-accuracy", drawing)
 
 
 def _violins(
@@ -251,14 +187,8 @@ def _communication_figure(rounds: pd.DataFrame) -> Figure:
     largest = means.max().sort_values(ascending=False, kind="stable")
     names = [name for way in ("up", "down") for name in largest.index if name.startswith(way)]
     columns = {str(method): row[names].tolist() for method, row in means.iterrows()}
-    return _figure(
-        "communication",
-        "Communication by message",
-        "Megabytes that all clients sent (up) or received (down) in the whole run, mean over "
-        "seeds; logarithmic.",
-        Bars(names, columns, "MB", log=True) if names else None,
-        'No record has "bytes".',
-    )
+    drawing = Bars(names, columns, "MB", log=True) if names else None
+    return make_figure("communication", drawing)
 
 
 def _timing_figure(frame: pd.DataFrame) -> Figure:
@@ -267,12 +197,5 @@ def _timing_figure(frame: pd.DataFrame) -> Figure:
     sums = stages.groupby(["method", "stage"], sort=False).took.sum().unstack("stage", fill_value=0)
     ordered = sums.reindex(index=frame.method.unique(), columns=stages.stage.unique(), fill_value=0)
     means = ordered.div(seeds, axis=0)
-    return _figure(
-        "timing",
-        "Seconds by stage",
-        "Wall time of the stages, mean over seeds; setup loads data and starts actors.",
-        Bars(list(means.index), means.to_dict("list"), "seconds", stacked=True)
-        if len(stages)
-        else None,
-        'No record has "seconds".',
-    )
+    bars = Bars(list(means.index), means.to_dict("list"), "seconds", stacked=True)
+    return make_figure("timing", bars if len(stages) else None)

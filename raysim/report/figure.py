@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
+import yaml
 
 
 @dataclass(frozen=True)
@@ -127,3 +130,18 @@ class Figure:
     """Shown right below the first table."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Numbers that belong to it, such as {"silhouette": 0.62}."""
+
+
+@cache
+def words() -> dict[str, dict[str, dict[str, str]]]:
+    """Return title and caption by "figures" or "tables" and name."""
+    text = (files("raysim.report") / "assets" / "words.yaml").read_text(encoding="utf-8")
+    found: dict[str, dict[str, dict[str, str]]] = yaml.safe_load(text)
+    return found
+
+
+def make_figure(name: str, drawing: Drawing | None) -> Figure:
+    """Return a figure with its words; without a drawing it says what the runs lack."""
+    said = words()["figures"][name]
+    missing = said["missing"] if drawing is None else ""
+    return Figure(name, said["title"], said["caption"], drawing, missing)

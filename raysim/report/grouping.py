@@ -11,14 +11,11 @@ import numpy as np
 
 from raysim.core.clustering import LINKAGES, merge_tree
 from raysim.report.blocks import MOST_CELLS, block_mean, block_names, block_size
-from raysim.report.figure import Dendrogram, Figure, Heatmap
+from raysim.report.figure import Dendrogram, Figure, Heatmap, make_figure
 from raysim.report.records import Run, numbers
 
 MOST_LEAVES = 100
 """A dendrogram of more clients shows only this many branches."""
-MISSING = (
-    "No run has artifacts/similarity.npy: no method of these runs groups clients by similarity."
-)
 
 
 @dataclass(frozen=True)
@@ -56,14 +53,7 @@ def grouping_figures(runs: Sequence[Run]) -> list[Figure]:
             same = f" The same in {'; '.join(others)}."
             own = [replace(figure, caption=figure.caption + same) for figure in own]
         figures += own
-    if figures:
-        return figures
-    return [
-        Figure(
-            "similarity", "Similarity of clients", "The matrix R (FB-NLL, Eq. 6).", None, MISSING
-        ),
-        Figure("dendrogram", "Dendrogram", "Merges of the clients by R.", None, MISSING),
-    ]
+    return figures or [make_figure(name, None) for name in ("similarity", "dendrogram")]
 
 
 def _unlike(runs: Sequence[Run]) -> list[tuple[Run, list[str]]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from raysim.report.blocks import MOST_BARS, MOST_CELLS, block_mean, block_names, block_size
-from raysim.report.figure import Bars, Figure, Heatmap, Panels
+from raysim.report.figure import Bars, Drawing, Figure, Heatmap, Panels, make_figure
 from raysim.report.records import Run
 
 TIMES = {"true": "before noise", "given": "after noise", "corrected": "after correction"}
@@ -18,34 +19,21 @@ MOST_ANNOTATED = 12
 def label_figures(runs: Sequence[Run]) -> list[Figure]:
     """Return the three figures of every run that has them, or what is missing."""
     figures: list[Figure] = []
-    for make, name, title, caption in (
-        (_histograms, "labels", "Labels of clients", HISTOGRAMS),
-        (_confusion, "confusion", "Confusion of labels", CONFUSION),
-        (_noise, "client-noise", "Noise of clients", NOISE),
+    for name, make in (
+        ("labels", _histograms),
+        ("confusion", _confusion),
+        ("client-noise", _noise),
     ):
         found = [figure for run in runs if (figure := make(run)) is not None]
-        lacking = Figure(name, title, caption, missing=MISSING[name])
-        figures += found or [lacking]
+        figures += found or [make_figure(name, None)]
     return figures
 
 
-HISTOGRAMS = (
-    "Share of each class among a client's labels before noise, after noise, and after correction "
-    "(FB-NLL, Fig. 2)."
-)
-CONFUSION = (
-    "Rows are true classes, columns the labels that clients were given and those after correction; "
-    "each row sums to 1."
-)
-NOISE = "Share of wrong labels of every client, before and after correction."
-MISSING = {
-    "labels": "No run has artifacts/labels_true.npy and labels_given.npy; older versions of raysim "
-    "did not write them.",
-    "confusion": "No run has artifacts/confusion_given.npy; older versions of raysim did not write "
-    "it.",
-    "client-noise": "No run has artifacts/client_noise_given.npy; older versions of raysim did not "
-    "write it.",
-}
+def _of_run(run: Run, name: str, drawing: Drawing, more: str = "") -> Figure:
+    """Return a figure of one run; ``more`` is added to its caption."""
+    figure = make_figure(name, drawing)
+    title, caption = f"{figure.title}: {run.label}", figure.caption + more
+    return replace(figure, title=title, caption=caption, run=run.label)
 
 
 def _histograms(run: Run) -> Figure | None:
@@ -68,11 +56,10 @@ def _histograms(run: Run) -> Figure | None:
             high=max(float(_shares(a).max()) for a in known.values()),
         )
     absent = [when for when in TIMES.values() if when not in known]
-    caption = HISTOGRAMS + (f" Averaged over blocks of {size} clients." if size > 1 else "")
+    more = f" Averaged over blocks of {size} clients." if size > 1 else ""
     if absent:
-        caption += f" Not recorded: {', '.join(absent)}."
-    title = f"Labels of clients: {run.label}"
-    return Figure("labels", title, caption, Panels(panels), run=run.label)
+        more += f" Not recorded: {', '.join(absent)}."
+    return _of_run(run, "labels", Panels(panels), more)
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:
@@ -100,11 +87,8 @@ def _confusion(run: Run) -> Figure | None:
         )
     if not panels:
         return None
-    caption = CONFUSION
-    if TIMES["corrected"] not in panels:
-        caption += " This run corrects no labels."
-    title = f"Confusion of labels: {run.label}"
-    return Figure("confusion", title, caption, Panels(panels), run=run.label)
+    more = "" if TIMES["corrected"] in panels else " This run corrects no labels."
+    return _of_run(run, "confusion", Panels(panels), more)
 
 
 def _noise(run: Run) -> Figure | None:
@@ -114,21 +98,20 @@ def _noise(run: Run) -> Figure | None:
     columns = {"before correction": given}
     if corrected is not None and len(corrected) == len(given):
         columns["after correction"] = corrected
-    caption = NOISE if len(columns) == 2 else f"{NOISE} This run corrects no labels."
+    more = "" if len(columns) == 2 else " This run corrects no labels."
     clients, x_label = np.arange(len(given)), "client"
     size = block_size(len(given), MOST_BARS)
     if size > 1:
         clients = np.argsort(given, kind="stable")
         x_label = f"{len(given):,} clients sorted by noise, means of {size}"
-        caption += f" Clients are sorted by their noise and averaged by {size}."
+        more += f" Clients are sorted by their noise and averaged by {size}."
     series = {
         name: block_mean(values[clients][:, None], MOST_BARS, 1)[:, 0].tolist()
         for name, values in columns.items()
     }
     names = block_names(clients, MOST_BARS)
     bars = Bars(names, series, "share of wrong labels", x_label, percent=True)
-    title = f"Noise of clients: {run.label}"
-    return Figure("client-noise", title, caption, bars, run=run.label)
+    return _of_run(run, "client-noise", bars, more)
 
 
 def _class_names(run: Run, count: int) -> list[str]:

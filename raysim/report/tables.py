@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from raysim.report.figure import words
 from raysim.report.frame import LAST, SCORES, task_names
 from raysim.report.records import Run
 from raysim.report.report import Cell, Table
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 ALL_PAIRS = 6
 """Every pair of up to this many methods is compared; of more, the best one with each other."""
 NONE = Cell("-", None)
-RATES = ("precision %", "recall %")
 
 
 def make_tables(frame: pd.DataFrame, runs: Sequence[Run]) -> list[Table]:
@@ -72,8 +72,17 @@ def best_series(whole: pd.DataFrame, name: str) -> list[str]:
     return list(means[is_best].index.get_level_values("series"))
 
 
-def _rows(*columns: Sequence[Cell]) -> list[list[Cell]]:
+def _rows(columns: Iterable[Sequence[Cell]]) -> list[list[Cell]]:
     return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _table(
+    name: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], **values: object
+) -> Table:
+    """Return a table with its words, filled with values."""
+    said = words()["tables"][name]
+    title, caption = said["title"].format(**values), said["caption"].format(**values)
+    return Table(name, title, caption, columns, rows)
 
 
 # ---- summary -------------------------------------------------------------------------------
@@ -88,34 +97,24 @@ def _summary(whole: pd.DataFrame, runs: Sequence[Run], progress: dict[str, str])
             note += f"; {first.progress}"
             count += f" ({first.rounds_done}/{first.rounds} rounds)"
         seeds.append(Cell(count, float(len(own)), note=note))
-    has_top5 = bool(whole.top5.notna().any())
-    return Table(
-        name="summary",
-        title="Summary",
-        caption=(
-            "Mean ± sample sd over seeds of the mean accuracy over clients, each on its own task: "
-            f"in the last round, over the last {LAST} evaluations, and the best one (which a "
-            "real federation could not pick). Best in bold among finished runs of one setting. "
-            "ARI: agreement of groups and tasks. Noise: share of wrong training labels before and "
-            "after correction. MB, seconds and restarts: mean over seeds."
-        ),
-        columns=[
-            *("method", "seeds", "accuracy %", f"last {LAST} %", "best %"),
-            *(["top-5 %"] if has_top5 else []),
-            *("ARI", "noise before %", "noise after %", "up MB", "down MB", "seconds", "restarts"),
-        ],
-        rows=_rows(
-            _names(whole, progress),
-            seeds,
-            *(_column(whole, name, 100, best=True) for name in ("accuracy", "last", "best")),
-            *([_column(whole, "top5", 100)] if has_top5 else []),
-            _column(whole, "ari", digits=3),
-            *(_column(whole, f"noise_{when}", 100) for when in ("before", "after")),
-            *(_column(whole, way, with_sd=False) for way in ("up", "down")),
-            _column(whole, "total_seconds", digits=1, with_sd=False),
-            _column(whole, "restarts", digits=0, with_sd=False),
-        ),
-    )
+    columns = {
+        "method": _names(whole, progress),
+        "seeds": seeds,
+        "accuracy %": _column(whole, "accuracy", 100, best=True),
+        f"last {LAST} %": _column(whole, "last", 100, best=True),
+        "best %": _column(whole, "best", 100, best=True),
+        "top-5 %": _column(whole, "top5", 100),
+        "ARI": _column(whole, "ari", digits=3),
+        "noise before %": _column(whole, "noise_before", 100),
+        "noise after %": _column(whole, "noise_after", 100),
+        "up MB": _column(whole, "up", with_sd=False),
+        "down MB": _column(whole, "down", with_sd=False),
+        "seconds": _column(whole, "total_seconds", digits=1, with_sd=False),
+        "restarts": _column(whole, "restarts", digits=0, with_sd=False),
+    }
+    if whole.top5.isna().all():
+        del columns["top-5 %"]
+    return _table("summary", list(columns), _rows(columns.values()), last=LAST)
 
 
 # ---- differences ---------------------------------------------------------------------------
@@ -133,18 +132,9 @@ def _differences(whole: pd.DataFrame) -> Table:
             top = best_series(own, "accuracy")[:1]
             pairs = [(one, other) for one in top for other in by_seed if other != one]
         rows += [_difference_row(*pair, by_seed) for pair in pairs]
-    return Table(
-        name="differences",
-        title="Paired differences",
-        caption=(
-            "Accuracy of the first method minus that of the second, in points, over the seeds both "
-            f"have: mean and {LEVEL:.0%} interval (Student's t, n - 1 degrees of freedom; not "
-            "corrected for the number of comparisons). With one common seed there is no interval. "
-            f"Every pair of up to {ALL_PAIRS} methods; of more, the best one against each other."
-        ),
-        columns=["method", "minus", "difference", "interval", "common seeds"],
-        rows=[row for row in rows if row],
-    )
+    columns = ["method", "minus", "difference", "interval", "common seeds"]
+    known = [row for row in rows if row]
+    return _table("differences", columns, known, level=LEVEL, pairs=ALL_PAIRS)
 
 
 def _difference_row(ours: str, theirs: str, by_seed: dict[str, dict[int, float]]) -> list[Cell]:
@@ -176,22 +166,16 @@ def _tasks(
     own = whole[has_tasks] if entries else whole[:0]
     tasks = [name.removeprefix("accuracy of ") for name in entries]
     classes = task_names([run for run in runs if run.label in set(own.run)], len(tasks))
-    named = [f"{task} ({words})" for task, words in zip(tasks, classes, strict=False)]
-    return Table(
-        name="tasks",
-        title=f"Accuracy per task: {setting}",
-        caption=(
-            "Per cent in the last round, mean ± sd over seeds; the lowest accuracy of a client, "
-            "and the sd over clients." + (f" Classes: {'; '.join(named)}." if named else "")
-        ),
-        columns=["method", *tasks, "worst client", "sd over clients"],
-        rows=_rows(
-            _names(own, progress),
-            *(_column(own, name, 100, best=True) for name in entries),
-            _column(own, "worst", 100),
-            _column(own, "sd_of_clients", 100),
-        ),
-    )
+    named = [f"{task} ({own})" for task, own in zip(tasks, classes, strict=False)]
+    columns = {
+        "method": _names(own, progress),
+        **{t: _column(own, e, 100, best=True) for t, e in zip(tasks, entries, strict=True)},
+        "worst client": _column(own, "worst", 100),
+        "sd over clients": _column(own, "sd_of_clients", 100),
+    }
+    said = f" Classes: {'; '.join(named)}." if named else ""
+    rows = _rows(columns.values())
+    return _table("tasks", list(columns), rows, setting=setting, classes=said)
 
 
 def _judgements(whole: pd.DataFrame, progress: dict[str, str]) -> Table:
@@ -201,41 +185,22 @@ def _judgements(whole: pd.DataFrame, progress: dict[str, str]) -> Table:
         for key, who in (("selection", "the method"), ("judged", "the final model")):
             if own[key].notna().any():
                 scores = [*(f"{key}.{name}" for name in SCORES), f"{key}_of_wrong"]
-                columns = [_column(own, score, 100) for score in scores]
-                rows += _rows(_names(own, progress), [Cell(who, who)], *columns)
-    return Table(
-        name="judgements",
-        title="How well labels were judged",
-        caption=(
-            "The newest judgement, means over the clients that made it: precision and recall of "
-            "the labels judged clean, their F-score, and the F-score of the others as wrong labels "
-            "(clients without any are left out). The final model judges the given labels by one "
-            "rule for all methods (evaluate.f_score)."
-        ),
-        columns=["method", "judged by", *RATES, "F-score %", "F-score of wrong %"],
-        rows=rows,
-    )
+                cells = [_column(own, score, 100) for score in scores]
+                rows += _rows([_names(own, progress), [Cell(who, who)], *cells])
+    columns = ["method", "judged by", "precision %", "recall %", "F-score %", "F-score of wrong %"]
+    return _table("judgements", columns, rows)
 
 
 def _noisy_clients(whole: pd.DataFrame, progress: dict[str, str]) -> Table:
     """Return how well clients with noise were found, by the methods that look for them."""
     own = whole[whole.noisy_clients.groupby(whole.series).transform("count") > 0]
-    return Table(
-        name="noisy-clients",
-        title="Clients taken for noisy",
-        caption=(
-            "The newest judgement of the methods that make one, against the clients that hold a "
-            "wrong label (after FB-NLL's repair, where it came first); AUROC of the scores behind "
-            "it; correlation of estimated and true shares of wrong labels."
-        ),
-        columns=["method", "found", *RATES, "F1 %", "AUROC %", "correlation"],
-        rows=_rows(
-            _names(own, progress),
-            _column(own, "noisy.found", digits=1, with_sd=False),
-            *(
-                _column(own, f"noisy.{name}", 100)
-                for name in ("precision", "recall", "f1", "auroc")
-            ),
-            _column(own, "noisy.correlation", digits=3),
-        ),
-    )
+    columns = {
+        "method": _names(own, progress),
+        "found": _column(own, "noisy.found", digits=1, with_sd=False),
+        "precision %": _column(own, "noisy.precision", 100),
+        "recall %": _column(own, "noisy.recall", 100),
+        "F1 %": _column(own, "noisy.f1", 100),
+        "AUROC %": _column(own, "noisy.auroc", 100),
+        "correlation": _column(own, "noisy.correlation", digits=3),
+    }
+    return _table("noisy-clients", list(columns), _rows(columns.values()))

@@ -223,4 +223,5 @@ def test_wheel_carries_the_assets(tmp_path):
     names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
 
     found = {Path(name).name for name in names if name.startswith("raysim/report/assets/")}
-    assert found == {"page.html", "report.md", "report.tex", "page.css", "page.js", "figures.js"}
+    assert found == {path.name for path in (ROOT / "raysim/report/assets").iterdir()}
+    assert "page.html" in found
