@@ -166,7 +166,7 @@ def _tasks(
     own = whole[has_tasks] if entries else whole[:0]
     tasks = [name.removeprefix("accuracy of ") for name in entries]
     classes = task_names([run for run in runs if run.label in set(own.run)], len(tasks))
-    named = [f"{task} ({own})" for task, own in zip(tasks, classes, strict=False)]
+    named = [f"{task} ({text})" for task, text in zip(tasks, classes, strict=False)]
     columns = {
         "method": _names(own, progress),
         **{t: _column(own, e, 100, best=True) for t, e in zip(tasks, entries, strict=True)},
