@@ -15,7 +15,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -155,7 +155,7 @@ def parse_actors(text: str) -> int | Literal["auto"]:
     return int(text)
 
 
-def run_scale(how: ScaleSettings, out: Path, *, watch: Watch | None = None) -> dict[str, Any]:
+def run_scale(how: ScaleSettings, out: Path, *, watch: Watch) -> dict[str, Any]:
     """Measure the sizes that ``out`` does not hold yet; return the rows of all of them."""
     home = out.resolve()  # actors may have another working directory
     configs = {count: how.config(count, home / f"K{count}") for count in sorted(how.clients)}
@@ -242,13 +242,12 @@ def _start(config: RunConfig) -> float:
     return time.perf_counter() - started
 
 
-def _measured(count: int, config: RunConfig, watch: Watch | None) -> dict[str, Any]:
+def _measured(count: int, config: RunConfig, watch: Watch) -> dict[str, Any]:
     """Run one size and return its row."""
     from raysim.experiment import Experiment
 
     experiment = Experiment(config)
-    watching = watch(count, experiment) if watch else nullcontext(lambda event: None)
-    with PeakMemory() as memory, watching as listener:
+    with PeakMemory() as memory, watch(count, experiment) as listener:
         started = time.perf_counter()
         summary = experiment.run(force=True, listeners=[listener]).summary
         total = time.perf_counter() - started

@@ -58,11 +58,18 @@ def test_every_cell_has_a_config_that_its_method_accepts(name, scale):
         config.method.check(config, classes=10, dimensions={"grouping": 512, "correction": 512})
 
 
-@pytest.mark.parametrize("table", ["rcc-pfl/table3", "fb-nll/table9", "fb-nll/table6"])
-def test_columns_of_our_papers_are_numbers_of_tasks(table):
-    for groups in (2, 3, 5):
-        cell = f"cifar10/m{groups}/single" if table != "fb-nll/table9" else f"svhn/m{groups}/rhfl"
-        assert config_of(table, cell).data.partition.groups == groups
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "name", [n for n, t in TABLES.items() if t.trains and n.startswith(("rcc-pfl/", "fb-nll/"))]
+)
+def test_cells_of_our_papers_have_the_tasks_and_the_noise_that_they_are_named_after(name, scale):
+    table = TABLES[name]
+    noise = table.title.rpartition(", ")[2].removesuffix(" noise").replace("-", "_")
+    for cell in table.cells:
+        data = run_config(table, cell, seed=0, scale=scale).data
+
+        assert f"m{data.partition.groups}" == cell.column
+        assert choice_name(data.noise) == {"clean labels": "none"}.get(noise, noise)
 
 
 # ---- the papers' settings --------------------------------------------------------------------
