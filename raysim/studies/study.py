@@ -48,8 +48,6 @@ class Cell:
     """What tells it from the others: method, table cell, swept values, seed."""
     config: RunConfig | None
     """None: a measurement that is no training run."""
-    printed: Any = None
-    """What a paper prints for it."""
     work: str = "raysim.studies.study:train"
     """``module:function`` that carries it out: (what it is told, tell) -> last facts."""
     more: Mapping[str, Any] = field(default_factory=dict)
