@@ -83,11 +83,20 @@ def lose(folder, node, after=4, before=lambda: None):
     return listen
 
 
-def drain(folder, after=4):
+def drain(folder, after=2):
+    victims = []
+
     def listen(event):
-        if event.kind == "round" and event.stage == "train" and event.round == after:
-            empty(home_of_a_client(folder))
+        if (event.kind, event.stage) != ("round", "train"):
+            return
+        if event.round == after:
+            victims.append(home_of_a_client(folder))
+            empty(victims[0])
             time.sleep(1.5)  # rounds are short, and nodes are looked at once a second
+        if event.round == after + 2:
+            cluster.remove_node(victims[0], allow_graceful=False)
+            while victims[0].node_id in alive():
+                time.sleep(0.1)
 
     return listen
 
@@ -244,6 +253,65 @@ def test_a_drained_node_is_left_at_a_commit_and_nothing_is_lost(two_workers):
     assert events(two_workers, "lost") == []
     assert "models were lost" not in two_workers["log"]
     assert two_workers["groups"] == []
+
+
+JOURNEY = """
+import random
+import raysim.experiment.experiment as experiment
+import raysim.runtime.ray.hosts as module
+
+module.LOOK_S = 0.0  # at every round: they are short
+federations, make = [], experiment.make_federation
+experiment.make_federation = lambda *a, **k: federations.append(make(*a, **k)) or federations[-1]
+nodes = list(workers)
+
+
+def travel(seed, rounds):
+    rng = random.Random(seed)
+    moments = sorted(rng.sample(range(1, rounds), 6))
+    plan = dict(zip(moments, ["join", "join", "join", *rng.sample(["drain", "drain", "kill"], 3)]))
+
+    def listen(event):
+        hosts = federations[-1]._hosts
+        coming = [host.coming for host in hosts.all if host.coming is not None]
+        ray.wait(coming, num_returns=len(coming), timeout=60) if coming else None
+        what = plan.get(event.round) if (event.kind, event.stage) == ("round", "train") else None
+        if what == "join":
+            nodes.append(cluster.add_node(num_cpus=1))
+        elif what is not None:
+            taken = {host.row["node_id"] for host in hosts.there()}
+            victim = rng.choice([node for node in nodes if node.node_id in taken])
+            nodes.remove(victim)
+            empty(victim) if what == "drain" else cluster.remove_node(victim, allow_graceful=False)
+            while what == "kill" and victim.node_id in alive():
+                time.sleep(0.1)
+
+    return listen
+
+
+told = {}
+for seed, method in enumerate(["fb_nll", "fedrn", "rhfl"]):
+    short = [f"method={method}", "train.rounds=16", "train.epochs=1"]
+    told[method] = attempt(config(method, *short, actors="auto"), travel(seed, 16))
+    told[method] |= {"local": local(*short), "events": events(method), "groups": groups_left()}
+    for node in nodes[1:]:
+        cluster.remove_node(node)
+    del nodes[1:]
+    ray.shutdown()
+tell(**told)
+"""
+
+
+def test_a_run_follows_nodes_that_come_and_go(in_cluster):
+    told = in_cluster([{"num_cpus": 0}, {"num_cpus": 1}], LOSE + JOURNEY, timeout=500)
+
+    for method, facts in told.items():
+        assert facts.get("digest") == facts["local"], (method, facts)
+        causes = {event["cause"] for event in events(facts, "moved")}
+        assert causes == {"joined", "drained", "lost"}, method
+        lost = [event for event in events(facts, "lost") if "client" in event["actor"]]
+        assert len(lost) == 1, method
+        assert facts["groups"] == []
 
 
 def test_two_runs_at_once_on_two_cpus_both_finish(in_cluster):

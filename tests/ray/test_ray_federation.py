@@ -250,6 +250,7 @@ def test_an_actor_that_cannot_open_its_data_reports_that_reason(federate):
         federate(actors=1, missing="nowhere")
 
     assert "Traceback" not in str(caught.value)
+    assert groups_left() == []
 
 
 # ---- starting and ending -------------------------------------------------------------------
@@ -296,7 +297,13 @@ def test_actors_that_find_no_free_place_are_refused_with_the_numbers(federate):
     assert "not free within runtime.queue_timeout_s = 2 s" in str(caught.value)
     assert "free now: 0 CPUs" in str(caught.value)
     ray.kill(other_job)
+    assert groups_left() == []
     assert free_cpus(at_least=free) == free  # the refused actors do not come up later
+
+
+def groups_left():
+    groups = ray.util.placement_group_table().values()
+    return [group for group in groups if group["state"] != "REMOVED"]
 
 
 class Idle:

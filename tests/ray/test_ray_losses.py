@@ -12,9 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 from ray import cloudpickle
+from ray.exceptions import ActorUnavailableError
 
-from raysim.protocols import Contribution
+from raysim.protocols import Contribution, stateless
+from raysim.runtime.ray import client_actors, hosts
+from raysim.runtime.ray.hosts import Hosts
+from raysim.runtime.ray.seats import Seats
 from raysim.storage.checkpoint import tree_digest
 
 pytestmark = pytest.mark.ray
@@ -43,6 +48,11 @@ def remember(client, memory, arguments):
 def contribute(client, memory, arguments):
     values = np.random.default_rng(client.id).normal(size=BIG).astype(np.float32)
     return memory, Contribution({"w": values}, 1.0)
+
+
+@stateless
+def send_memory(client, memory, arguments):
+    return memory, Contribution({"w": memory["seen"] + client.id}, 1.0 + client.id)
 
 
 def hang_once(marker):
@@ -102,6 +112,125 @@ def test_a_call_in_flight_when_its_actor_dies_counts_once(federate, local, tmp_p
     killer.join()
     assert replies == three_calls(local)
     assert federation.restarts == 1
+
+
+@pytest.fixture
+def no_room(monkeypatch):
+    """As if the place of an actor that died were gone with its node, and no other were free."""
+    monkeypatch.setattr(hosts, "SETTLE_S", 0.0)
+    monkeypatch.setattr(Seats, "placed", lambda self, seats: {})
+
+
+def test_clients_of_an_actor_without_a_place_go_on_elsewhere(federate, local, tmp_path, no_room):
+    federation = federate(actors=3)
+    federation.map(remember, value=1.0)
+    federation.commit(str(tmp_path), {})
+    federation.map(remember, value=2.0)
+    kill(federation, client=2)
+
+    assert federation.map(remember, value=3.0) == three_calls(local)
+    assert federation.unsettled  # a commit should come soon
+    federation.commit(str(tmp_path), {})
+    federation.settle(str(tmp_path), {}, {})
+    kill(federation, client=0)  # what was adopted is committed by who adopted it
+
+    assert federation.map(remember, value=4.0) == local.map(remember, value=4.0)
+    assert {row["clients"] for row in federation.describe() if row["role"] == "clients"} == {5}
+
+
+def test_a_call_in_flight_goes_to_who_adopts_its_clients(federate, local, tmp_path, no_room):
+    federation = federate(actors=2)
+    federation.map(remember, value=1.0)
+    federation.map(remember, value=2.0)
+    marker = tmp_path / "in flight"
+    pid = federation.map(where_am_i)[4]
+    killer = threading.Thread(target=kill_when, args=(marker, pid))
+    killer.start()
+
+    replies = federation.map(remember, value=3.0, marker=str(marker), who=4)
+
+    killer.join()
+    assert replies == three_calls(local)
+    assert set(federation.map(where_am_i).values()) & {pid} == set()
+
+
+def test_an_adopter_that_is_dead_too_passes_the_clients_on(federate, local, no_room):
+    federation = federate(actors=3)
+    federation.map(remember, value=1.0)
+    federation.map(remember, value=2.0)
+    kill(federation, client=0)
+    kill(federation, client=2)
+
+    assert federation.map(remember, value=3.0) == three_calls(local)
+    assert federation.restarts == 2
+
+
+def test_an_adopter_out_of_reach_is_asked_again(federate, local, no_room, monkeypatch):
+    federation = federate(actors=2)
+    federation.map(remember, value=1.0)
+    federation.map(remember, value=2.0)
+    kill(federation, client=0)
+    get, adopt, cut = ray.get, Hosts._adopt, []
+
+    def first_time(self, host, clients):
+        ref = adopt(self, host, clients)
+        cut.append(ref)
+        return ref
+
+    def once_out_of_reach(refs, **options):
+        if cut and refs is cut[0]:
+            cut[0] = None
+            raise ActorUnavailableError("cut off", None)
+        return get(refs, **options)
+
+    monkeypatch.setattr(hosts, "AGAIN_S", 0.1)
+    monkeypatch.setattr(Hosts, "_adopt", first_time)
+    monkeypatch.setattr(ray, "get", once_out_of_reach)
+
+    assert federation.map(remember, value=3.0) == three_calls(local)
+    assert len(cut) == 2
+    assert federation.restarts == 1
+
+
+@pytest.mark.parametrize("place", ["kept", "gone"])
+def test_a_lender_that_dies_without_work_of_its_own_is_noticed(
+    federate, local, request, monkeypatch, place
+):
+    if place == "gone":
+        request.getfixturevalue("no_room")
+    federation = federate(actors=2)
+    for one in (federation, local):
+        one.map(remember, value=1.0)
+    kill(federation, client=0)
+    worker = federation._hosts.home[0].number ^ 1
+    monkeypatch.setattr(client_actors, "share_out", lambda place, *_: dict.fromkeys(place, worker))
+    groups = dict.fromkeys(range(5), 0)
+
+    ours, theirs = (one.reduce(send_memory, groups=groups) for one in (federation, local))
+
+    assert federation.restarts == 1
+    assert tree_digest(federation.get(ours.groups[0].mean)) == tree_digest(
+        local.get(theirs.groups[0].mean)
+    )
+
+
+def test_an_actor_comes_back_when_its_place_does(federate, local, tmp_path, monkeypatch):
+    federation = federate(actors=2)
+    federation.map(remember, value=1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(hosts, "SETTLE_S", 0.0)
+        patch.setattr(Seats, "placed", lambda self, seats: {})
+        kill(federation)
+        federation.map(remember, value=2.0)
+    monkeypatch.setattr(hosts, "LOOK_S", 0.0)
+    deadline = time.monotonic() + 60
+    while len(set(federation.map(where_am_i).values())) < 2 and time.monotonic() < deadline:
+        assert federation.commit(str(tmp_path), {})["models"] == {}
+        federation.settle(str(tmp_path), {}, {})
+        time.sleep(0.2)
+
+    assert len(set(federation.map(where_am_i).values())) == 2
+    assert federation.map(remember, value=3.0) == three_calls(local)
 
 
 def test_a_restored_run_survives_a_kill_before_its_first_commit(federate, local, tmp_path):
