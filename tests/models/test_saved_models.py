@@ -177,6 +177,17 @@ def test_only_models_that_somebody_uses_are_named_in_order():
     assert commit.clients("group/10") == (0, 2)
 
 
+def test_a_method_of_two_networks_saves_its_first_one(run_tiny, tmp_path):
+    run_tiny("co_teaching", folder="two", base=SHORT)
+    file = tmp_path / "two" / "models" / "group-0.safetensors"
+    content = bytearray(file.read_bytes())
+
+    assert sorted(load_model(file).tree) == ["buffers", "trainable"]
+    content[-9] ^= 1
+    with pytest.raises(DataError, match=r"m\.safetensors must be .* another digest"):
+        from_bytes(bytes(content), "m.safetensors")
+
+
 @pytest.mark.parametrize("content", [b"", b'\x08\0\0\0\0\0\0\0{"a": 1}', b"x" * 100])
 def test_a_foreign_file_is_refused_by_name(content):
     with pytest.raises(DataError, match=r"m\.safetensors must be a model file of raysim, got"):
