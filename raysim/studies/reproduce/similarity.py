@@ -35,7 +35,12 @@ ENOUGH = 10  # eigenvectors, FB-NLL section V-A
 
 def measure(name: str, seed: int) -> dict[str, Any]:
     """Return the measured ``values`` of a table or figure by key, and its ``series`` if any."""
-    measured = _MEASURES[name](seed=seed, **SETTINGS[name])
+    how: dict[str, Callable[..., dict[str, Any]]] = {
+        "fb-nll/table2": table_ii,
+        "fb-nll/table7": table_vii,
+        "fb-nll/figure5": figure_5,
+    }
+    measured = how[name](seed=seed, **SETTINGS[name])
     return {**measured, "values": {key: round(r, 6) for key, r in measured["values"].items()}}
 
 
@@ -117,13 +122,6 @@ def _curves(
     }
     pairs = (SAME_TASK, OTHER_TASKS)
     return {(a, b): relevance_by_rank(spectra[a], spectra[b], ranks) for a, b in pairs}
-
-
-_MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
-    "fb-nll/table2": table_ii,
-    "fb-nll/table7": table_vii,
-    "fb-nll/figure5": figure_5,
-}
 
 
 def relevance_by_rank(a: Spectrum, b: Spectrum, ranks: int) -> np.ndarray:
