@@ -38,8 +38,9 @@ def command(
 ) -> None:
     """Bring home RUN: a job, a run directory on the cluster's storage, or a URL.
 
-    A path or URL that can be read from here is copied. Everything else, and always a job or with
-    --address, comes through the cluster's dashboard port, checked by sha256.
+    A path or URL that can be read from here is copied, and so is a job that wrote to such a URL.
+    Everything else, and always a path with --address, comes through the cluster's dashboard port,
+    checked by sha256.
     """
     from raysim.runs.transfer import arrive, arriving, check_destination
 
@@ -72,6 +73,8 @@ def _bring(run: str, address: str | None, into: Path, *, models: bool) -> None:
         if not job.run_dir:
             raise DataError(f"job {run!r} is not a run of raysim; `raysim status` lists them")
         run = job.run_dir
+        if "://" in run and _copied(run, into, models=models):
+            return
     _through_cluster(jobs, run, into, models=models)
 
 

@@ -193,28 +193,20 @@ class BlindEvaluator(Evaluator):
         super().__init__(given, given, task_of)
         self._knows_tasks = knows_tasks
 
-    def noise(self) -> None:
-        """Unknown."""
+    def _unknown(self, *_: Any, **__: Any) -> None:
+        """Return nothing: this needs the true labels."""
+
+    noise = labels = selection = detection = true_counts = _unknown
 
     def groups(self, groups: Mapping[ClientId, GroupId]) -> dict[str, float]:
         """Score a grouping against the tasks where they are known."""
         return super().groups(groups) if self._knows_tasks else {}
 
-    def labels(self, corrected: Labels) -> None:
-        """Unknown."""
-
-    def phases(self, *args: Any) -> dict[str, int]:
+    def phases(self, *_: Any) -> dict[str, int]:
         return {}
 
-    def selection(
-        self, selected: Mapping[ClientId, np.ndarray], labels: Labels | None = None
-    ) -> None:
-        """Unknown."""
-
-    def detection(
-        self, selected: Mapping[ClientId, np.ndarray], labels: Labels | None = None
-    ) -> None:
-        """Unknown."""
+    def noisy_clients(self, *_: Any, **__: Any) -> dict[str, float | None]:
+        return {}
 
     def arrays(
         self, what: str, classes: int, labels: Labels | None = None
@@ -222,16 +214,3 @@ class BlindEvaluator(Evaluator):
         """Return the counts per client alone."""
         name = f"labels_{what}"
         return {name: super().arrays(what, classes, labels)[name]}
-
-    def true_counts(self, classes: int) -> None:
-        """Unknown."""
-
-    def noisy_clients(
-        self,
-        found: Sequence[ClientId],
-        scores: Mapping[ClientId, float] | None = None,
-        levels: Mapping[ClientId, float] | None = None,
-        *,
-        labels: Labels | None = None,
-    ) -> dict[str, float | None]:
-        return {}

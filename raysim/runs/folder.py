@@ -37,9 +37,8 @@ from raysim.runs.checksums import (
 )
 from raysim.runs.record import RoundRecord, format_records, parse_records
 from raysim.storage.files import PART, json_text, read_array, reason
+from raysim.storage.locks import LOCK, Lock
 from raysim.storage.objects import (
-    LOCK,
-    Lock,
     Place,
     Storage,
     absolute,

@@ -26,7 +26,8 @@ from raysim.errors import DataError, OutputError, RaysimError
 from raysim.runs.checksums import CHECKSUMS, RECORDS, stored
 from raysim.runs.folder import OWN
 from raysim.storage.checkpoint import MANIFEST, PREVIOUS, objects_of, verified
-from raysim.storage.objects import LOCK, Storage, open_storage, place
+from raysim.storage.locks import LOCK
+from raysim.storage.objects import Storage, open_storage, place
 
 REQUEST = "request.json"
 BEGIN, PART, END, WRONG = "raysim-begin ", "raysim-part ", "raysim-end", "raysim-wrong "

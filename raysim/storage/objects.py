@@ -2,7 +2,7 @@
 
 An object is complete or absent for every reader, whoever writes it and whenever it stops. What goes
 wrong is an ``OSError``, on a disk and on the network alike. Folders use plain paths: fsspec is
-imported only where a URL asks for it (``remote.py``).
+imported only where a URL asks for it.
 """
 
 from __future__ import annotations
@@ -10,98 +10,37 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import os
 import re
 import shutil
 import stat
 import tempfile
-from abc import ABC, abstractmethod
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
-from filelock import FileLock, Timeout
-
-from raysim.errors import ConfigError, OutputError, OutputLost
+from raysim.errors import ConfigError, EnvironmentNotFit, OutputError, RaysimError
+from raysim.storage import locks
 from raysim.storage.files import Content, make_folder, sync_folder, write_whole
+from raysim.storage.locks import LOCK, FolderLock, Lock, RemoteLock
 
 Place = Path | str
 """A folder (``Path``), or the URL of one (``str``)."""
 
-LOCK = ".lock"
-ASKED_S = 0.3
-"""How long to try for a lock: another process may only be asking whether it is held."""
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+"""Scheme -> extra of raysim that brings its package."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Lock(Protocol):
-    """The right to write to a storage."""
-
-    def check(self) -> None:
-        """Raise ``OutputLost`` if the storage is not the one that was locked any more."""
-
-    def release(self) -> None:
-        """Give it back; harmless when it was given back before."""
-
-
-class Storage(ABC):
-    """Objects below ``root``; names are plain words with slashes between."""
-
-    root: str
-
-    def read(self, name: str) -> bytes:
-        """Return an object's bytes; ``FileNotFoundError`` when there is none."""
-        with self.open(name) as file:
-            return file.read()
-
-    @abstractmethod
-    def open(self, name: str) -> IO[bytes]:
-        """Return an object to read from; ``FileNotFoundError`` when there is none."""
-
-    @abstractmethod
-    def write(self, name: str, content: Content) -> None:
-        """Store an object completely or not at all, in place of an older one."""
-
-    @abstractmethod
-    def append(self, name: str, line: bytes) -> None:
-        """Add a line to an object completely or not at all; only one process may do so."""
-
-    @abstractmethod
-    def exists(self, name: str) -> bool:
-        """Whether there is such an object."""
-
-    @abstractmethod
-    def names(self, folder: str = "") -> list[str]:
-        """Names of objects and folders directly below a folder, sorted; none is no error."""
-
-    @abstractmethod
-    def find(self, name: str) -> list[str]:
-        """Roots of every folder, at any depth, that holds an object of that name; sorted."""
-
-    @abstractmethod
-    def remove(self, name: str) -> None:
-        """Remove an object; none is no error."""
-
-    @abstractmethod
-    def remove_folder(self, name: str) -> None:
-        """Remove everything below a folder; none is no error."""
-
-    @abstractmethod
-    def rename(self, old: str, new: str) -> None:
-        """Give an object another name."""
-
-    @abstractmethod
-    def check_writable(self) -> None:
-        """Raise ``OSError`` if nothing can be written; leaves nothing behind."""
-
-    @abstractmethod
-    def lock(self) -> Lock:
-        """Keep other processes out, or raise ``OutputError``."""
-
-    @abstractmethod
-    def is_in_use(self) -> bool:
-        """Whether a living process holds the lock; nothing is written."""
+def open_storage(where: Place) -> Storage:
+    """Return the storage at a place."""
+    found = place(where) if isinstance(where, str) else where
+    return LocalStorage(found) if isinstance(found, Path) else Storage(found)
 
 
 # ---- places --------------------------------------------------------------------------------
@@ -151,16 +90,6 @@ def absolute(where: Place) -> str:
     return where if isinstance(where, str) else str(where.absolute())
 
 
-def open_storage(where: Place) -> Storage:
-    """Return the storage at a place."""
-    found = place(where) if isinstance(where, str) else where
-    if isinstance(found, Path):
-        return LocalStorage(found)
-    from raysim.storage.remote import RemoteStorage
-
-    return RemoteStorage(found)
-
-
 def checked_name(name: str) -> str:
     """Return a name of an object that stays below its root."""
     parts = name.split("/")
@@ -178,26 +107,181 @@ def remedy(wrong: OSError, root: str) -> str:
     return f"make {root} reachable and writable again"
 
 
-# ---- folders -------------------------------------------------------------------------------
+# ---- storage --------------------------------------------------------------------------------
+
+
+class Storage:
+    """Objects below ``root``; names are plain words with slashes between.
+
+    This is the storage of a URL, through fsspec: an object store, where one PUT is complete or
+    absent. A folder (``LocalStorage``) does the same with the guarantees of a disk.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.root = url
+        self._files, self._path = _connect(url)
+        self._appended: dict[str, bytes] = {}
+
+    def read(self, name: str) -> bytes:
+        """Return an object's bytes; ``FileNotFoundError`` when there is none."""
+        with self.open(name) as file:
+            return file.read()
+
+    def open(self, name: str) -> IO[bytes]:
+        """Return an object to read from; ``FileNotFoundError`` when there is none."""
+        with _as_os_error():
+            return io.BytesIO(self._files.cat_file(self._at(name)))
+
+    def write(self, name: str, content: Content) -> None:
+        """Store an object completely or not at all, in place of an older one."""
+        if callable(content):
+            buffer = io.BytesIO()
+            content(buffer)
+            content = buffer.getvalue()
+        self._appended.pop(name, None)
+        with _as_os_error():
+            self._files.pipe_file(self._at(name), content)
+
+    def append(self, name: str, line: bytes) -> None:
+        """Add a line to an object completely or not at all; only one process may do so.
+
+        Object stores know no append: the whole object is sent again.
+        """
+        before = self._appended.get(name)
+        if before is None:
+            before = self.read(name) if self.exists(name) else b""
+        self.write(name, before + line)
+        self._appended[name] = before + line
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such an object; only "not found" is a no."""
+        with _as_os_error():
+            try:
+                return bool(self._files.info(self._at(name))["type"] == "file")
+            except FileNotFoundError:
+                return False
+
+    def names(self, folder: str = "") -> list[str]:
+        """Names of objects and folders directly below a folder, sorted; none is no error."""
+        top = self._at(folder) if folder else self._path
+        with _as_os_error():
+            try:
+                found = self._files.ls(top, detail=False)
+            except FileNotFoundError:
+                return []
+        head = top.rstrip("/") + "/"
+        return sorted({p[len(head) :].strip("/") for p in found if p.startswith(head)} - {""})
+
+    def find(self, name: str) -> list[str]:
+        """Roots of every folder, at any depth, that holds an object of that name; sorted."""
+        head = self._path.rstrip("/") + "/"
+        with _as_os_error():
+            found = self._files.find(self._path)
+        tails = [f"/{p[len(head) :]}" for p in found if p.startswith(head)]
+        ending = f"/{checked_name(name)}"
+        return sorted(self.root + p.removesuffix(ending) for p in tails if p.endswith(ending))
+
+    def remove(self, name: str) -> None:
+        """Remove an object; none is no error."""
+        self._appended.pop(name, None)
+        with _as_os_error(), contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(self._at(name))
+
+    def remove_folder(self, name: str) -> None:
+        """Remove everything below a folder; none is no error."""
+        with _as_os_error(), contextlib.suppress(FileNotFoundError):
+            self._files.rm(self._at(name), recursive=True)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give an object another name."""
+        self.write(new, self.read(old))
+        self.remove(old)
+
+    def modified(self, name: str) -> datetime:
+        """Return when the object was written, by the clock of the storage."""
+        with _as_os_error():
+            found: datetime = self._files.modified(self._at(name))
+            return found
+
+    def check_writable(self) -> None:
+        """Raise ``OSError`` if nothing can be written; leaves nothing behind."""
+        name = f".probe-{uuid.uuid4().hex}"
+        self.write(name, b"raysim\n")
+        self.remove(name)
+
+    def lock(self) -> Lock:
+        """Keep other processes out, or raise ``OutputError``."""
+        return RemoteLock(self)
+
+    def is_in_use(self) -> bool:
+        """Whether a living process holds the lock, by this machine's clock; nothing is written."""
+        for name in self.names(LOCK):
+            with contextlib.suppress(FileNotFoundError):
+                seen = self.modified(f"{LOCK}/{name}")
+                seen = seen if seen.tzinfo else seen.replace(tzinfo=UTC)
+                if (datetime.now(UTC) - seen).total_seconds() < locks.STALE_S:
+                    return True
+        return False
+
+    def _at(self, name: str) -> str:
+        return f"{self._path.rstrip('/')}/{checked_name(name)}"
+
+
+def _connect(url: str) -> tuple[Any, str]:
+    """Return fsspec's file system of a URL and the path in it."""
+    scheme = url.partition("://")[0].lower()
+    extra = EXTRAS.get(scheme)
+    do = f"pip install 'raysim[{extra}]'" if extra else "install what the message names"
+    try:
+        import fsspec
+        from fsspec.core import url_to_fs
+
+        fsspec.get_filesystem_class(scheme)
+    except ImportError as wrong:
+        raise EnvironmentNotFit(
+            f"output {url} needs a package that is missing here ({wrong}); {do}, on every node"
+        ) from wrong
+    except ValueError as wrong:
+        raise ConfigError(
+            f"output {url} has a scheme that fsspec does not know; use a path, s3:// or gs://"
+        ) from wrong
+    try:
+        # What others write must be seen: no listing is kept.
+        files, path = url_to_fs(url, use_listings_cache=False)
+    except Exception as wrong:
+        raise EnvironmentNotFit(
+            f"output {url} cannot be opened ({type(wrong).__name__}: {wrong}); check the URL, the "
+            "credentials in the environment and the network"
+        ) from wrong
+    return files, path
+
+
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+    """Each library behind fsspec has exceptions of its own; callers know ``OSError``."""
+    try:
+        yield
+    except (OSError, RaysimError):
+        raise
+    except Exception as wrong:
+        raise OSError(errno.EIO, f"{type(wrong).__name__}: {wrong}") from wrong
 
 
 class LocalStorage(Storage):
     """A folder of this machine, or one that it has mounted."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.root = str(folder)
+        self._folder, self.root = folder, str(folder)
 
     def open(self, name: str) -> IO[bytes]:
-        return self._path(name).open("rb")
+        return self._file(name).open("rb")
 
     def write(self, name: str, content: Content) -> None:
-        """Write the file, completely or not at all."""
-        write_whole(self._path(name), content)
+        write_whole(self._file(name), content)
 
     def append(self, name: str, line: bytes) -> None:
         """Append and bring it to the disk; what could not be added whole is cut off again."""
-        path = self._path(name)
+        path = self._file(name)
         is_new = not path.exists()
         make_folder(path.parent)
         with path.open("ab", buffering=0) as file:
@@ -217,12 +301,12 @@ class LocalStorage(Storage):
     def exists(self, name: str) -> bool:
         """Whether the file is there; ``Path.is_file`` takes every error for a no in Python 3.14."""
         try:
-            return stat.S_ISREG(self._path(name).stat().st_mode)
+            return stat.S_ISREG(self._file(name).stat().st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
     def names(self, folder: str = "") -> list[str]:
-        path = self._path(folder) if folder else self._folder
+        path = self._file(folder) if folder else self._folder
         try:
             return sorted(os.listdir(path))
         except (FileNotFoundError, NotADirectoryError):
@@ -233,14 +317,14 @@ class LocalStorage(Storage):
         return [str(path) for path in sorted(p.parent for p in found)]
 
     def remove(self, name: str) -> None:
-        self._path(name).unlink(missing_ok=True)
+        self._file(name).unlink(missing_ok=True)
 
     def remove_folder(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._path(name))
+            shutil.rmtree(self._file(name))
 
     def rename(self, old: str, new: str) -> None:
-        self._path(old).replace(self._path(new))
+        self._file(old).replace(self._file(new))
 
     def check_writable(self) -> None:
         """Try it: permission bits do not tell the truth for root or on network drives."""
@@ -268,35 +352,5 @@ class LocalStorage(Storage):
             raise
         return False
 
-    def _path(self, name: str) -> Path:
+    def _file(self, name: str) -> Path:
         return self._folder / checked_name(name)
-
-
-class FolderLock:
-    """A locked file. It is never removed: a process that has it open would lock a deleted file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, FileLock(path)
-        try:
-            self._lock.acquire(timeout=ASKED_S)
-        except Timeout:
-            raise OutputError(
-                f"output {path.parent} is in use by another process; wait for it or choose "
-                f"another output"
-            ) from None
-        self._locked = path.stat()
-
-    def check(self) -> None:
-        """Raise if the locked file is not at its place any more, and so not the folder."""
-        try:
-            is_there = os.path.samestat(self._path.stat(), self._locked)
-        except (FileNotFoundError, NotADirectoryError):
-            is_there = False
-        if not is_there:
-            raise OutputLost(
-                f"output {self._path.parent} was deleted or replaced while this run wrote to it, "
-                "and was left as it is; put it back and go on with --resume, or start anew"
-            )
-
-    def release(self) -> None:
-        self._lock.release()

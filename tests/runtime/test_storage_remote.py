@@ -16,7 +16,7 @@ import pytest
 from raysim.errors import CheckpointError, OutputError
 from raysim.runs.folder import RunFolder
 from raysim.runs.record import RoundRecord
-from raysim.storage import remote as remote_storage
+from raysim.storage import locks as remote_storage
 from raysim.storage.checkpoint import read_manifest, read_object, write_manifest, write_object
 from raysim.storage.objects import open_storage
 
