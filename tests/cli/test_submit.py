@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -288,3 +289,33 @@ def test_a_mistyped_path_is_no_matter_for_a_cluster(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="'not/there' is no run directory here"):
         _bring("not/there", None, tmp_path, models=False)
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_job_that_wrote_to_a_url_is_copied_where_that_can_be_read(
+    tmp_path, monkeypatch, readable
+):
+    import fsspec
+
+    from raysim.cli import fetch
+    from raysim.runtime.ray import jobs
+
+    class OneJob:
+        def __init__(self, address):
+            pass
+
+        def get(self, job_id):
+            return SimpleNamespace(run_dir="memory://bucket/run")
+
+    asked = []
+    monkeypatch.setattr(jobs, "Jobs", OneJob)
+    monkeypatch.setattr(fetch, "_through_cluster", lambda *given, models: asked.append(given[1]))
+    files = fsspec.filesystem("memory")
+    if readable:
+        files.pipe_file("/bucket/run/config.yaml", b"name: one\n")
+
+    fetch._bring(jobs.new_job_id("run"), None, tmp_path, models=False)
+
+    assert asked == ([] if readable else ["memory://bucket/run"])
+    assert (tmp_path / "config.yaml").exists() == readable
+    files.store.clear()
