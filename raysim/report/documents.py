@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysim.errors import EnvironmentNotFit
-from raysim.report.colours import GROUP_COLOURS, HEAT, METHOD_COLOURS
 from raysim.report.figure import Figure
+from raysim.report.plots import COLOURS, HEAT
 from raysim.report.report import Cell, Report, Table
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def write_page(report: Report) -> str:
     drawn.sort(key=lambda figure: bool(figure.run))
     data = {
         "methods": report.methods,
-        "colours": METHOD_COLOURS,
-        "groups": GROUP_COLOURS,
+        "colours": COLOURS,
+        "groups": COLOURS,
         "heat": HEAT.capitalize(),  # plotly.js knows the scales by capitalised names only
         "figures": [
             {"name": f.name, "title": f.title, "run": f.run, "drawing": f.drawing} for f in drawn

@@ -95,9 +95,9 @@ class Bars:
 
 @dataclass(frozen=True)
 class Panels:
-    """Several drawings side by side under one title, such as histograms at three times."""
+    """Heat maps side by side under one title, such as histograms at three times."""
 
-    panels: Mapping[str, Heatmap | Bars]
+    panels: Mapping[str, Heatmap]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from raysim.errors import EnvironmentNotFit
-from raysim.report.colours import GROUP_COLOURS, HEAT, METHOD_COLOURS, method_colour
 from raysim.report.figure import (
     Bars,
     Dendrogram,
@@ -24,6 +23,22 @@ from raysim.report.figure import (
     Violins,
 )
 
+COLOURS = [
+    "#0072B2",  # blue
+    "#D55E00",  # vermilion
+    "#009E73",  # bluish green
+    "#CC79A7",  # reddish purple
+    "#E69F00",  # orange
+    "#56B4E9",  # sky blue
+    "#000000",  # black
+    "#B8A800",  # yellow, darkened: the original is too light for lines on paper
+]
+"""Of methods by their place in ``Report.methods``, and of groups of clients by their number.
+
+Colour-blind readers can tell them apart (the set of Okabe and Ito); from the ninth on they repeat.
+"""
+HEAT = "viridis"
+"""The colour scale of heat maps, by the name that matplotlib and plotly share."""
 WIDTH, HEIGHT = 7.0, 4.2
 """Inches of an ordinary figure: the text width of a page."""
 DPI = 160
@@ -88,7 +103,7 @@ def draw(figure: Figure, methods: Sequence[str], form: str = "png") -> bytes:
             case Bars() as bars:
                 _draw_bars(canvas.subplots(), bars, list(methods))
             case Panels() as panels:
-                _draw_panels(canvas, panels, list(methods))
+                _draw_panels(canvas, panels)
             case Violins() as violins:
                 _draw_violins(canvas.subplots(), violins, list(methods))
         filled = io.BytesIO()
@@ -106,8 +121,7 @@ def _size(drawing: Drawing) -> tuple[float, float]:
         case Heatmap():
             return WIDTH, _map_height(drawing)
         case Panels():
-            heights = [_map_height(p) for p in drawing.panels.values() if isinstance(p, Heatmap)]
-            tallest = max(heights, default=HEIGHT)
+            tallest = max(map(_map_height, drawing.panels.values()))
             return max(WIDTH, 3.6 * len(drawing.panels) + 0.8), min(tallest, 6.5)
         case Dendrogram():
             return WIDTH, HEIGHT
@@ -179,7 +193,8 @@ def _mark_values(axes: Any, drawing: Lines) -> None:
 
 
 def _draw_line(axes: Any, line: Line, axis: str, methods: list[str], *, alone: bool) -> None:
-    colour = method_colour(methods, line.method)
+    known = line.method in methods
+    colour = _colour(methods.index(line.method)) if known else "#666666"
     x = line.x.get(axis, ())
     if len(x) != len(line.y):
         return
@@ -197,9 +212,13 @@ def _draw_line(axes: Any, line: Line, axis: str, methods: list[str], *, alone: b
         axes.fill_between(x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
 
 
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
 def _turn(methods: list[str], method: str) -> int:
     """Return how often the colours have repeated before a method's own."""
-    return methods.index(method) // len(METHOD_COLOURS) if method in methods else 0
+    return methods.index(method) // len(COLOURS) if method in methods else 0
 
 
 def _percent(axes: Any, percent: bool) -> None:
@@ -256,7 +275,7 @@ def _draw_margin(axes: Any, groups: Sequence[int]) -> None:
     """Show the group of every row as a coloured strip beside the map."""
     from matplotlib.colors import to_rgb
 
-    colours = [[to_rgb(GROUP_COLOURS[g % len(GROUP_COLOURS)])] for g in groups]
+    colours = [[to_rgb(_colour(g))] for g in groups]
     strip = axes.inset_axes((1.012, 0.0, 0.025, 1.0))
     strip.imshow(np.array(colours), aspect="auto", interpolation="nearest")
     strip.set(xticks=[], yticks=[])
@@ -272,18 +291,12 @@ def _ticks(axis: Any, names: Sequence[str], room: int) -> None:
     axis.set_tick_params(length=2, labelsize=7)
 
 
-def _draw_panels(canvas: Any, drawing: Panels, methods: list[str]) -> None:
+def _draw_panels(canvas: Any, drawing: Panels) -> None:
     grid = canvas.subplots(1, len(drawing.panels), squeeze=False)[0]
-    image = None
     for axes, (name, panel) in zip(grid, drawing.panels.items(), strict=True):
         axes.set_title(_text(name))
-        if isinstance(panel, Heatmap):
-            image = _draw_heatmap(canvas, axes, panel, bar=False)
-            label = panel.value_label
-        else:
-            _draw_bars(axes, panel, methods)
-    if image is not None:  # panels share their limits
-        canvas.colorbar(image, ax=list(grid), label=_text(label))
+        image = _draw_heatmap(canvas, axes, panel, bar=False)
+    canvas.colorbar(image, ax=list(grid), label=_text(panel.value_label))  # they share their limits
 
 
 # ---- trees, bars, violins ------------------------------------------------------------------
@@ -298,7 +311,7 @@ def _draw_dendrogram(axes: Any, drawing: Dendrogram) -> None:
         leaf = round((min(x) + max(x)) / 2 / 10 - 0.5)
         group = drawing.groups[min(max(leaf, 0), len(drawing.groups) - 1)]
         above_cut = drawing.cut is not None and max(y) > drawing.cut
-        colours.append("#777777" if above_cut else GROUP_COLOURS[group % len(GROUP_COLOURS)])
+        colours.append("#777777" if above_cut else _colour(group))
     axes.add_collection(LineCollection(paths, colors=colours, linewidths=1.2))
     top = max((max(y) for y in drawing.dcoord), default=1.0) or 1.0
     axes.set(xlim=(0, 10 * len(drawing.leaves)), ylim=(0, 1.05 * top))
@@ -322,7 +335,7 @@ def _draw_dendrogram(axes: Any, drawing: Dendrogram) -> None:
     size = 8 if len(names) <= 40 else 6
     axes.set_xticks([10 * i + 5 for i in range(len(names))], names, rotation=90, fontsize=size)
     for label, group in zip(axes.get_xticklabels(), drawing.groups, strict=True):
-        label.set_color(GROUP_COLOURS[group % len(GROUP_COLOURS)])
+        label.set_color(_colour(group))
     axes.set_xlabel("client")
 
 
@@ -332,8 +345,7 @@ def _draw_bars(axes: Any, drawing: Bars, methods: list[str]) -> None:
     width = 0.8 / max(count, 1)
     floor = np.zeros(len(places))
     for i, (name, values) in enumerate(drawing.series.items()):
-        known = name in methods
-        colour = method_colour(methods, name) if known else METHOD_COLOURS[i % len(METHOD_COLOURS)]
+        colour = _colour(methods.index(name) if name in methods else i)
         at = places if drawing.stacked else places + (i - (count - 1) / 2) * width
         bottom = floor if drawing.stacked else None
         hatch = "" if _turn(methods, name) == 0 else "//"  # colours have begun to repeat
@@ -359,7 +371,7 @@ def _draw_bars(axes: Any, drawing: Bars, methods: list[str]) -> None:
 def _draw_violins(axes: Any, drawing: Violins, methods: list[str]) -> None:
     rng = np.random.default_rng(0)  # the same jitter in every picture
     for i, (name, values) in enumerate(drawing.values.items()):
-        colour = method_colour(methods, name) if name in methods else METHOD_COLOURS[i % 8]
+        colour = _colour(methods.index(name) if name in methods else i)
         found = np.asarray(values, dtype=float)
         if np.ptp(found) > 0:
             body = axes.violinplot([found], positions=[i], showextrema=False, widths=0.8)
