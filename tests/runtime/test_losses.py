@@ -37,6 +37,15 @@ def test_a_commit_gives_an_actor_its_chances_back():
     assert losses.restarts == 4
 
 
+def test_a_loss_that_was_announced_does_not_count():
+    losses = lose(1, 1)
+    for _ in range(5):
+        given = {"where": None, "during": "move", "node": "10.0.0.1"}
+        losses.allow(2, OSError("node gone"), **given, announced=True)
+
+    assert losses.restarts == 1
+
+
 def test_no_restart_at_all_can_be_allowed():
     with pytest.raises(WorkerLost, match="was lost 1 times"):
         lose(1, 0)

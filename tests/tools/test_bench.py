@@ -120,6 +120,16 @@ def test_similarity_is_that_of_the_float64_loop_on_ray_and_in_process():
 
 @pytest.mark.slow
 @pytest.mark.ray
+def test_cluster_measures_what_a_round_costs_the_coordinator():
+    [point] = measured("cluster")["facts"]["rounds"]
+
+    assert (point["raylets"], point["actors"], point["servers"]) == (1, 2, 1)
+    assert 0 < point["driver CPU s"] < point["wall s"]
+    assert point["bytes to servers"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.ray
 def test_startup_and_e2e_run_the_command_line():
     assert_complete(measured("startup"), "startup")
 

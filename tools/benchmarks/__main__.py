@@ -19,6 +19,7 @@ SUBCOMMANDS = {
     "similarity": "the similarity exchange beside the machine's matrix product",
     "hog": "HoG features beside scikit-image",
     "startup": "the time to the first round beside a bare Ray script",
+    "cluster": "what a round costs the coordinator, against actors and nodes",
     "e2e": "the quickstart per phase, on Ray and in-process",
 }
 
