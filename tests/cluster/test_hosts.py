@@ -236,6 +236,34 @@ def test_a_host_unplugged_for_twenty_seconds_changes_nothing(lab, laptop):
     assert result["digest"] == laptop(LONG)
 
 
+NOTICE = """
+import subprocess, sys, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Metadata(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"TRUE")
+
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+url = f"http://127.0.0.1:{server.server_port}"
+sys.exit(subprocess.call([sys.executable, sys.argv[1], "gcp", "--metadata", url]))
+"""
+
+
+def test_a_host_that_is_taken_back_drains_itself(lab):
+    watcher = str(ROOT / "deploy/spot_watcher.py")
+
+    said = lab.run("python", "-c", NOTICE, watcher, on="h2")
+
+    assert "the node is drained" in said
+    _wait_for_nodes(lab, 2)  # nothing ran there, so that it leaves at once
+
+
 def test_ray_down_leaves_no_ray_process(lab):
     lab.run("ray", "down", "-y", lab.cluster_file())
 

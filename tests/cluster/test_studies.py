@@ -103,3 +103,42 @@ def test_reproduce_uses_the_cluster_that_ray_names(study):
     assert far == near
     assert far[0] == 0
     assert len(far[1]) == 2
+
+
+ACTORS = """
+from pathlib import Path
+from raysim.cli.main import main
+
+os.chdir(HOME)
+
+
+def compare(name, runtime):
+    config = ["quickstart", f"name={name}", "train.rounds=2", "runtime=" + json.dumps(runtime)]
+    try:
+        main(["compare", *config, "--methods", "single,fb_nll", "--jobs", "2", "--json"])
+    except SystemExit as left:
+        return left.code
+
+
+def told(name, method):
+    folder = Path(f"{HOME}/runs/{name}/{method}/seed0")
+    actors = json.loads((folder / "environment.json").read_text())["actors"]
+    result = json.loads((folder / "result.json").read_text())
+    return [result["digest"], sorted(row["role"] for row in actors)]
+
+
+here = {"kind": "local"}
+there = {"kind": "ray", "address": cluster.address, "actors": 2}
+codes = [compare("there", there), compare("here", here)]
+runs = [[told(name, method) for method in ("single", "fb_nll")] for name in ("there", "here")]
+tell(codes=codes, runs=runs)
+"""
+
+
+def test_runs_with_actors_of_their_own_take_turns_and_have_the_same_bits(in_cluster):
+    facts = in_cluster(NODES, ACTORS)  # both want both CPUs
+
+    there, here = facts["runs"]
+    assert facts["codes"] == [0, 0]
+    assert [digest for digest, _ in there] == [digest for digest, _ in here]
+    assert all(roles.count("clients") == 2 for _, roles in there)
