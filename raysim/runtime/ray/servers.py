@@ -15,7 +15,7 @@ from ray.exceptions import ActorUnavailableError
 
 from raysim.protocols import Where
 from raysim.runtime.placement import MOST_SERVERS, Node, near
-from raysim.runtime.ray.connection import nodes, on_node
+from raysim.runtime.ray.connection import draining, nodes, on_node
 from raysim.runtime.ray.failures import FAILED, LOST, Losses, original, refuse_lost_objects
 from raysim.runtime.ray.hosts import Names
 from raysim.runtime.ray.processes import ParameterServer
@@ -105,7 +105,11 @@ class Servers:
                 refuse_lost_objects(wrong)
                 if self.actors[server] is actor:  # not replaced for another question
                     row, during = self.rows[server], question.method
-                    self.losses.allow(server, wrong, where=where, during=during, node=row["node"])
+                    self.losses.allow(
+                        *(server, wrong),
+                        **{"where": where, "during": during, "node": row["node"]},
+                        announced=row["node_id"] in draining(),
+                    )
                     gone = {row["node_id"]} if isinstance(wrong, ActorUnavailableError) else set()
                     self._replace(server, gone)
             except FAILED as wrong:
