@@ -144,11 +144,11 @@ def _ask(asked: Sequence[Node], task: Callable[..., Any], *arguments: Any) -> di
 def _report(node: Node, facts: Any) -> NodeReport:
     """Compare the clock of a node that answered; it may die meanwhile."""
     if isinstance(facts, Exception):
-        return NodeReport(node, wrong=_first_line(facts))
+        return NodeReport(node, wrong=_last_line(facts))
     try:
         skew_s, round_trip_s = _clock(node)
     except RayError as wrong:
-        return NodeReport(node, wrong=_first_line(wrong))
+        return NodeReport(node, wrong=_last_line(wrong))
     return NodeReport(node, facts, "", skew_s, round_trip_s)
 
 
@@ -164,7 +164,7 @@ def _clock(node: Node) -> tuple[float, float]:
     return skew, trip
 
 
-def _first_line(wrong: Exception) -> str:
+def _last_line(wrong: Exception) -> str:
     lines = [line for line in str(wrong).strip().splitlines() if line.strip()]
     return (lines[-1] if lines else type(wrong).__name__)[:300]
 
@@ -229,8 +229,7 @@ def _usable(ref: Any, is_ready: bool) -> str:
     try:
         return str(ray.get(ref))
     except Exception as wrong:  # the node died, has no raysim, ...: all of it is "not reachable"
-        lines = str(wrong).strip().splitlines() or [type(wrong).__name__]
-        return lines[-1].strip()
+        return _last_line(wrong)
 
 
 def _use(folder: str, token: str, name: str) -> str:

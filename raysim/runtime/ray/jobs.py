@@ -302,5 +302,4 @@ def _only_address(address: str) -> Iterator[None]:
 
 
 def _first_line(wrong: BaseException) -> str:
-    lines = str(wrong).strip().splitlines()
-    return lines[0][:300] if lines else type(wrong).__name__
+    return str(wrong).strip().partition("\n")[0][:300] or type(wrong).__name__

@@ -110,8 +110,9 @@ class RayTasks:
                     again = {**told, "force": False, "resume": "auto"}
                     self.start(key, again, losses + 1)
                     continue
-                times = f"its worker was lost {losses + 1} times"
-                yield key, {"event": "error", "message": f"{times}; the last time: {_line(wrong)}"}
+                why = str(wrong).strip().partition("\n")[0]
+                lost = f"its worker was lost {losses + 1} times; the last time: {why}"
+                yield key, {"event": "error", "message": lost}
                 code = 1
             except RayTaskError as wrong:
                 code, said = 1, str(wrong)
@@ -125,8 +126,3 @@ class RayTasks:
         for ref in self._live:
             ray.cancel(ref, force=True)
         ray.kill(self._mailbox)
-
-
-def _line(wrong: BaseException) -> str:
-    lines = str(wrong).strip().splitlines()
-    return lines[0][:300] if lines else type(wrong).__name__
