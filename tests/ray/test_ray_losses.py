@@ -258,6 +258,25 @@ def test_a_commit_gives_a_lost_actor_its_chances_back(federate, local, tmp_path)
     assert replies == three_calls(local)
 
 
+@pytest.mark.parametrize("count", [3, 40])
+def test_models_are_committed_even_if_a_writer_dies(federate, local, tmp_path, count, monkeypatch):
+    federation = federate(actors=2)
+    trees = {f"group/{g}": {"w": np.full(5, g, np.float32)} for g in range(count)}
+    kill(federation)
+    monkeypatch.setattr(federation._clients, "save", lambda *_: [])  # which would notice
+
+    ours, theirs = (
+        one.commit(str(tmp_path / where), {name: one.put(tree) for name, tree in trees.items()})
+        for one, where in ((federation, "ours"), (local, "theirs"))
+    )
+
+    assert ours["models"] == theirs["models"]
+    handles = federation.restore(str(tmp_path / "ours"), ours)
+    assert {name: federation.get(h)["w"][0] for name, h in handles.items()} == {
+        name: tree["w"][0] for name, tree in trees.items()
+    }
+
+
 def test_a_killed_server_changes_no_sum_and_loses_no_model(federate):
     federation = federate(actors=2)
     groups = dict.fromkeys(range(5), 0)

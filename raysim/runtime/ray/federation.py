@@ -38,6 +38,9 @@ from raysim.runtime.ray.processes import RayHandle, fetch
 from raysim.runtime.ray.servers import Question, Servers
 from raysim.settings import RuntimeSettings
 
+MANY_MODELS = 8
+"""Models per server from which on the client actors write them."""
+
 
 class RayFederation:
     """Clients on actors."""
@@ -209,17 +212,40 @@ class RayFederation:
         """Have actors write their memory, and servers the models of their groups."""
         saved = self._clients.save(folder, self.where)
         shards = merge_shards(self._shards, saved)
+        stored = self._saved_by_clients(folder, models)
+        left = {name: handle for name, handle in models.items() if name not in stored}
         questions = [
-            Question(s, "save_models", (folder, {name: models[name] for name in names}))
-            for s, names in self._owned(models).items()
+            Question(s, "save_models", (folder, {name: left[name] for name in names}))
+            for s, names in self._owned(left).items()
         ]
-        stored = {}
         for answer in self._servers.ask(questions, where=self.where):
             stored.update(answer[0])
         self._shards = shards
         self._clients.committed(folder, shards)
         self._servers.losses.forgive()
         return {"memory": shards, "models": dict(sorted(stored.items()))}
+
+    def _saved_by_clients(self, folder: str, models: Mapping[str, Handle]) -> dict[str, str]:
+        """Have client actors write models where servers would have many each; return digests.
+
+        What an actor that dies leaves undone is missing.
+        """
+        hosts, names = self._hosts.there(), sorted(models)
+        if len(names) <= MANY_MODELS * len(self._servers.actors):
+            return {}
+        refs = [
+            host.actor.save_models.remote(folder, {n: models[n] for n in names[i :: len(hosts)]})
+            for i, host in enumerate(hosts)
+        ]
+        stored: dict[str, str] = {}
+        for ref in refs:
+            try:
+                stored.update(ray.get(ref))
+            except LOST:
+                continue
+            except FAILED as wrong:
+                raise original(wrong) from wrong
+        return stored
 
     def settle(
         self, folder: str, stored: Mapping[str, str], models: Mapping[str, Handle]
