@@ -158,8 +158,6 @@ class Experiment:
             world.features(use, data.clean[0][:1])
         return data
 
-    # ---- inside ----------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def _rounds(
         self,
@@ -190,9 +188,7 @@ class Experiment:
         def conclude() -> RunResult:
             self.folder.check_lock()
             final = Commit(coordinator.done, coordinator.state.groups, coordinator.stored)
-            summary = finite(
-                self._summary(data, evaluator, federation, coordinator.stored, setup_s)
-            )
+            summary = self._summary(data, evaluator, federation, coordinator.stored, setup_s)
             write_models(self.folder, final, config=self.config, data=data)
             self.folder.write("result.json", summary)
             return RunResult(summary, self.folder.path)
@@ -261,7 +257,7 @@ class Experiment:
         before = evaluator.noise()
         scores = [r.accuracy["mean"] for r in records if r.accuracy is not None][-10:]
         rounds_s = sum(record.seconds for record in records)
-        return {
+        result = {
             "method": self.config.method_label,
             "dataset": choice_name(self.config.data.dataset),
             "seed": self.config.seed,
@@ -287,6 +283,7 @@ class Experiment:
             "clients": len(data.split.clients),
             "run_dir": str(self.folder.path),
         }
+        return dict(finite(result))
 
     def _check_same_config(self) -> None:
         if not self.folder.is_started:
@@ -319,12 +316,13 @@ class Experiment:
     def _data_digests(self, data: DriverData) -> dict[str, str]:
         """Return what tells this run's data from any other."""
         world, split = data.spec().open(), data.split
-        every = np.concatenate([*split.clients, split.server_ids])
-        rows = np.sort(every)[:: 1 + len(every) // FEATURE_ROWS]
-        tasks = [np.array(task) for task in split.tasks]
+        rows = np.sort(np.concatenate([*split.clients, split.server_ids]))
+        rows = rows[:: 1 + len(rows) // FEATURE_ROWS]
         return {
             "digest": data.store.digest,
-            "split": content_digest([*split.clients, *tasks, split.task_of, split.server_ids]),
+            "split": content_digest(
+                [*split.clients, *map(np.array, split.tasks), split.task_of, split.server_ids]
+            ),
             "labels": content_digest(data.noisy.given),
             "features": content_digest(world.features(u, rows) for u in uses_of(self.config)),
         }
