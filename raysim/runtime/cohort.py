@@ -183,7 +183,8 @@ class Cohort:
         visiting = getattr(self._world, "visiting", None)  # a world may have a cheaper side
         together = Cohort(call.guests, visiting() if visiting else self._world)
         together._memory.update(memory)
-        own = set(call.on) & self._clients.keys()
+        # A client that moved away may still be here, with memory that is no longer its own.
+        own = (set(call.on) & self._clients.keys()) - {r.id for r in call.guests}
         together._clients.update({k: self._clients[k] for k in own})
         together._memory.update({k: self._memory[k] for k in own})
         return together

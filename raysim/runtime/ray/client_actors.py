@@ -39,11 +39,13 @@ class Part:
     """What one actor does of a call."""
 
     host: Host
+    actor: Any
+    """Who was asked: another one may be in its place by now."""
     call: Call
     refs: list[Any]
     """Its answer, and what it stored: partial sums by server, or trees by client."""
-    lenders: list[tuple[Host, Any]]
-    """Who lends the memory of the call's guests."""
+    lenders: list[tuple[Host, Any, Any]]
+    """Who lends the memory of the call's guests: place, actor, reference."""
 
 
 class ClientActors:
@@ -66,6 +68,9 @@ class ClientActors:
         patience = Patience(call, self._runtime)
         left: Sequence[ClientId] = call.on
         while left:  # a second time for the clients of actors that did not come back
+            if patience.left(replies) == 0.0:
+                self._miss(left, call, {self.hosts.home[k] for k in left})
+                break
             self.hosts.mend(call.where)
             wave = replace(call, number=next(self.numbers))
             left = self._wave(wave, left, num_servers, patience, replies, done, changed)
@@ -105,7 +110,7 @@ class ClientActors:
                     self._remembers.update(one.call.on)
             if again and patience.left(replies) == 0.0:
                 for one in again:
-                    self._miss(one)
+                    self._miss(one.call.on, one.call, [one.host])
                 continue
             if again:
                 self.hosts.mend(call.where, in_place=True)
@@ -195,7 +200,7 @@ class ClientActors:
         host: Host,
         call: Call,
         num_servers: int,
-        lenders: list[tuple[Host, Any]] | None = None,
+        lenders: list[tuple[Host, Any, Any]] | None = None,
     ) -> Part:
         lenders = self._lent(host, call.on) if lenders is None else lenders
         guests = tuple(self.hosts.record[k] for k in call.on if self.hosts.home[k] is not host)
@@ -203,16 +208,16 @@ class ClientActors:
         stored = len(call.on) if call.keeps else 0 if call.groups is None else num_servers
         host.in_flight = call.number
         run = host.actor.run.options(num_returns=1 + stored)
-        refs = run.remote(call, num_servers, *[ref for _, ref in lenders])
-        return Part(host, call, list(refs) if stored else [refs], lenders)
+        refs = run.remote(call, num_servers, *[ref for _, _, ref in lenders])
+        return Part(host, host.actor, call, list(refs) if stored else [refs], lenders)
 
-    def _lent(self, host: Host, on: Iterable[ClientId]) -> list[tuple[Host, Any]]:
+    def _lent(self, host: Host, on: Iterable[ClientId]) -> list[tuple[Host, Any, Any]]:
         """Return references to the memory of guests, from the actors that host them."""
         lenders: dict[Host, list[ClientId]] = {}
         for k in on:
             if self.hosts.home[k] is not host and k in self._remembers:
                 lenders.setdefault(self.hosts.home[k], []).append(k)
-        return [(lender, lender.actor.lend.remote(ids)) for lender, ids in lenders.items()]
+        return [(at, at.actor, at.actor.lend.remote(ids)) for at, ids in lenders.items()]
 
     def _answer(self, one: Part) -> tuple[dict[ClientId, Any], bool] | None:
         """Return an actor's replies and whether memory changed; None: it must be asked again."""
@@ -224,7 +229,7 @@ class ClientActors:
                 self._lose_lenders(one)
                 return None
             refuse_lost_objects(wrong)
-            if not self.hosts.may_come_back(host, wrong):
+            if host.actor is one.actor and not self.hosts.may_come_back(host, wrong):
                 self.hosts.lose(host, wrong, where=call.where, during=call.task.__name__)
             return None
         except FAILED as wrong:
@@ -234,11 +239,11 @@ class ClientActors:
 
     def _lose_lenders(self, one: Part) -> None:
         """Find who did not lend memory: it may have no part of its own in the call."""
-        for lender, ref in one.lenders:
+        for lender, actor, ref in one.lenders:
             try:
                 ray.get(ref)
             except LOST as wrong:
-                if lender.is_there and not self.hosts.may_come_back(lender, wrong):
+                if lender.actor is actor and not self.hosts.may_come_back(lender, wrong):
                     self.hosts.lose(lender, wrong, where=one.call.where, during="lend")
             except FAILED as wrong:
                 raise original(wrong) from wrong
@@ -255,20 +260,20 @@ class ClientActors:
     def _leave(self, slow: Sequence[Part]) -> None:
         """Go on without actors past the deadline; they start anew, as if the call never was."""
         for one in slow:
-            self._miss(one)
+            self._miss(one.call.on, one.call, [one.host])
             self.hosts.drop(one.host)
         if slow:
             self.hosts.mend(slow[0].call.where)
 
-    def _miss(self, one: Part) -> None:
-        """Note that the clients of a call are late."""
-        self.late += one.call.on
+    def _miss(self, late: Sequence[ClientId], call: Call, hosts: Iterable[Host]) -> None:
+        """Note that some clients of a call are late."""
+        self.late += late
+        at = sorted(f"{host.number} on node {host.row['node']}" for host in hosts)
         log.warning(
-            "client actor %d on node %s did not finish %s in %s within "
-            "runtime.round_deadline_s; clients %s miss the round",
-            *(one.host.number, one.host.row["node"], one.call.task.__name__, one.call.where),
-            ", ".join(map(str, one.call.on)),
-            extra={"facts": {"event": "late", "clients": list(one.call.on)}},
+            "client actor %s did not finish %s in %s within runtime.round_deadline_s; clients %s "
+            "miss the round",
+            *(", ".join(at), call.task.__name__, call.where, ", ".join(map(str, late))),
+            extra={"facts": {"event": "late", "clients": list(late)}},
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ from raysim.runtime.placement import Plan, bundled, share_out, spread
 from raysim.runtime.ray.connection import draining, nodes
 from raysim.runtime.ray.failures import FAILED, LOST, Losses, original, refuse_lost_objects
 from raysim.runtime.ray.processes import ClientActor
-from raysim.runtime.ray.seats import Seat, Seats
+from raysim.runtime.ray.seats import SAY_S, Seat, Seats
 
 log = logging.getLogger(__name__)
 AGAIN_S = 1.0
@@ -35,6 +36,8 @@ SETTLE_S = 3.0
 """How long Ray may take to find another place for a lost one, if there is room."""
 LOOK_S = 1.0
 """How often to look for nodes that come and go."""
+GROUPS = "RAYSIM_GROUPS"
+"""Variable whose value is part of the names of a run's placement groups, so that they are found."""
 _Remote = ray.remote(ClientActor)
 """Made once, so that Ray pickles and exports the class once and not for every actor."""
 
@@ -44,7 +47,10 @@ class Names:
 
     def __init__(self, run: str) -> None:
         self.run, self._used = run, Counter[str]()
-        self.namespace = f"raysim-{run}-{uuid4().hex[:8]}"  # no other run or dying actor is there
+        mark = os.environ.get(GROUPS, "")
+        self.namespace = (
+            f"raysim-{run}-{mark}{uuid4().hex[:8]}"  # no other run or dying actor is there
+        )
 
     def options(self, what: str) -> dict[str, str]:
         """Return Ray's options for the name of a new actor."""
@@ -81,6 +87,8 @@ class Host:
     in_flight: int | None = None
     """Number of the call that it works on."""
     unreachable_since: float | None = None
+    shunned: set[str] = field(default_factory=set)
+    """Nodes on which it did not start."""
 
     @property
     def is_there(self) -> bool:
@@ -111,6 +119,8 @@ class Hosts:
         self.home: dict[ClientId, Host] = {}
         self._most = plan.runtime.limits(len(records))[1]
         self._known, self._left = {node.id for node in nodes()}, set[str]()
+        self._drained = set[str]()
+        """Nodes that were ever seen draining: Ray forgets it when they are dead."""
         self._looked = time.monotonic()
         self.unsettled = False
         """Whether actors or nodes came or went since clients were last shared out."""
@@ -199,7 +209,8 @@ class Hosts:
         busy, node = host.in_flight, host.row.get("node", "unknown")
         self.drop(host)
         node_id = host.row.get("node_id")
-        announced = getattr(reason, "preempted", False) or node_id in self._left | draining()
+        self.unsettled = True
+        announced = getattr(reason, "preempted", False) or node_id in self._leaving()
         self.losses.allow(
             *(host.number, reason),
             **{"where": where, "during": during, "node": node, "call": busy},
@@ -211,34 +222,47 @@ class Hosts:
         with contextlib.suppress(*LOST):
             ray.kill(host.actor)
         host.actor = host.coming = host.in_flight = host.unreachable_since = None
-        self.unsettled = True
+
+    def _leaving(self) -> set[str]:
+        """Return the nodes that drain, or did before they died."""
+        self._drained |= draining()
+        return self._drained
 
     def mend(self, where: Where | None, *, in_place: bool = False) -> None:
         """Give every client an actor: its own once more, or where that has no room another one.
 
         ``in_place``: only those whose place is there, so that nobody who works is disturbed.
         """
-        deadline = time.monotonic() + self._runtime.start_timeout_s
-        patient_until = time.monotonic() + SETTLE_S
+        began = time.monotonic()
+        says = began + SAY_S
         while gone := [host for host in self.all if host.clients and not host.is_there]:
-            placed = self._seats.placed([host.seat for host in gone])
-            back = [host for host in gone if host.seat in placed]
+            placed, leaving = self._seats.placed([host.seat for host in gone]), draining()
+            bad = {host: leaving | host.shunned for host in gone}
+            back = [host for host in gone if placed.get(host.seat, "") not in {"", *bad[host]}]
             if back:
                 self._begin_again(back, where)
             elif in_place:
                 return
-            elif time.monotonic() < patient_until and not all(h.seat.node for h in gone):
+            elif time.monotonic() < began + SETTLE_S and not all(h.seat.node for h in gone):
                 time.sleep(0.1)
             elif self._arrived() or self.there():
                 self._move_out(gone, where)
-            elif time.monotonic() > deadline:
+            elif time.monotonic() > began + self._runtime.queue_timeout_s:
                 raise WorkerLost(
                     f"no client actor is left, and none found room to start again within "
-                    f"runtime.start_timeout_s = {self._runtime.start_timeout_s:g} s; go on with "
+                    f"runtime.queue_timeout_s = {self._runtime.queue_timeout_s:g} s; go on with "
                     "--resume when the resources are back, or with a longer "
-                    "runtime.start_timeout_s"
+                    "runtime.queue_timeout_s"
                 )
             else:
+                self._use_new_nodes(leaving)
+                if time.monotonic() > says:
+                    says += SAY_S
+                    log.warning(
+                        "no client actor is left; waiting for room for %.0f s (at most %g s: "
+                        "runtime.queue_timeout_s)",
+                        *(time.monotonic() - began, self._runtime.queue_timeout_s),
+                    )
                 time.sleep(0.5)
 
     def _move_out(self, gone: Sequence[Host], where: Where | None) -> None:
@@ -274,7 +298,13 @@ class Hosts:
                 ) from wrong
             except LOST as wrong:
                 refuse_lost_objects(wrong)
-                self.lose(host, wrong, where=where, during="start")
+                if len(self.there()) == 0:
+                    self.lose(host, wrong, where=where, during="start")
+                    continue
+                log.warning("client actor %d did not start again (%s)", host.number, wrong)
+                host.shunned |= set(self._seats.placed([host.seat]).values())
+                self.drop(host)
+                self._move_out([host], where)
             except FAILED as wrong:
                 raise original(wrong) from wrong
 
@@ -340,12 +370,12 @@ class Hosts:
             return
         self._looked = time.monotonic()
         living, leaving = {node.id for node in nodes(leaving=True)}, draining()
+        self._drained |= leaving
         self._known &= living
-        waiting = [h for h in self.all if h.actor is None]
         self.unsettled = (
             bool(living - self._known - leaving)
             or any(h.row.get("node_id") in leaving - self._left for h in self.there())
-            or bool(set(self._seats.placed([h.seat for h in waiting]).values()) - leaving)
+            or (self._room() > 0 and bool(self._called(leaving)))
             or bool(_ready(self.all))
         )
 
@@ -359,6 +389,7 @@ class Hosts:
                 came.append(host)
             except (*LOST, *FAILED) as wrong:
                 log.warning("client actor %d did not start (%s)", host.number, wrong)
+                host.shunned |= set(self._seats.placed([host.seat]).values())
                 self._give_up(host)
         return came
 
@@ -377,7 +408,7 @@ class Hosts:
             if self._seats.give_back(host.seat):
                 self.all.remove(host)
         self._call_in(leaving)
-        self._call_more([node for node in living if node.id not in self._known])
+        self._use_new_nodes(leaving)
         self._known, self._left = {node.id for node in living}, leaving
         stay = [h for h in self.there() if h.row["node_id"] not in leaving] or self.there()
         if came or len(stay) < len(self.there()):
@@ -393,22 +424,33 @@ class Hosts:
 
     def _call_in(self, leaving: set[str]) -> None:
         """Start actors where lost places of the first group are there again."""
-        away = [host for host in self.all if host.actor is None and not host.clients]
-        placed = self._seats.placed([host.seat for host in away])
-        for host in away:
-            if placed.get(host.seat, "") not in {"", *leaving} and self._room():
+        for host in self._called(leaving):
+            if self._room() > 0:
                 self._come(host)
 
-    def _call_more(self, new: Sequence[Any]) -> None:
+    def _called(self, leaving: set[str]) -> list[Host]:
+        """Return the actors without clients whose place is there again."""
+        away = [host for host in self.all if host.actor is None and not host.clients]
+        placed = self._seats.placed([host.seat for host in away])
+        return [h for h in away if placed.get(h.seat, "") not in {"", *leaving, *h.shunned}]
+
+    def _use_new_nodes(self, leaving: set[str]) -> None:
         """Start actors on nodes that joined, up to ``runtime.actors``."""
+        new = [node for node in nodes() if node.id not in self._known]
+        if not new or self._room() < 1:
+            return
+        until = time.monotonic() + SETTLE_S
+        while (held_up := self._seats.is_held_up) and time.monotonic() < until:
+            time.sleep(0.1)  # a place that was lost comes first
+        self._call_in(leaving)
+        taken = set(self._seats.placed([host.seat for host in self.all]).values())
         share = self._runtime.per_actor
+        new = [node for node in new if node.id not in taken]
+        self._known |= {node.id for node in new}
         count = min(sum(node.slots(share) for node in new), self._room())
         if count < 1:
             return
         homes = spread(new, share, count)
-        until = time.monotonic() + SETTLE_S
-        while (held_up := self._seats.is_held_up) and time.monotonic() < until:
-            time.sleep(0.1)  # a place that was lost comes first
         if held_up:
             seats = [Seat(None, 0, node) for node in homes]
         else:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
@@ -19,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysim.runtime.ray.connection import connect, find_cluster
 from raysim.runtime.ray.failures import LOST
+from raysim.runtime.ray.hosts import GROUPS
 from raysim.runtime.ray.inspection import check_reachable
 from raysim.settings import RuntimeSettings
 from raysim.storage.objects import absolute, place
@@ -45,9 +47,10 @@ class Mailbox:
 
 
 def perform_on_node(
-    perform: Perform, key: str, told: Mapping[str, Any], mailbox: Any, folder: str
+    perform: Perform, key: str, told: Mapping[str, Any], mailbox: Any, folder: str, mark: str
 ) -> int:
     """Do the work of a cell here, below the folder of the driver where that is shared."""
+    os.environ[GROUPS] = mark
     if Path(folder).is_dir():
         os.chdir(folder)
 
@@ -76,6 +79,9 @@ class RayTasks:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
         self._live: dict[Any, tuple[str, Mapping[str, Any], int]] = {}
+        self._began: set[str] = set()
+        self._is_stopping = False
+        self._mark = uuid4().hex[:8]
 
     @property
     def at_once(self) -> int:
@@ -91,12 +97,15 @@ class RayTasks:
             max_retries=0,  # Ray would not know that the run goes on where it was
             scheduling_strategy="SPREAD",
         )
-        ref = task.remote(self._perform, key, told, self._mailbox, self._folder)
+        told_where = self._mailbox, self._folder, self._mark_of(key)
+        ref = task.remote(self._perform, key, told, *told_where)
         self._live[ref] = (key, told, losses)
 
     def events(self, timeout_s: float) -> Iterator[tuple[str, Mapping[str, Any]]]:
         ended, _ = ray.wait(list(self._live), num_returns=len(self._live), timeout=timeout_s)
-        yield from ray.get(self._mailbox.take.remote())
+        for key, event in ray.get(self._mailbox.take.remote()):
+            self._began.add(key)
+            yield key, event
         for ref in ended:
             key, told, losses = self._live.pop(ref)
             code, said = 0, ""
@@ -105,24 +114,41 @@ class RayTasks:
             except TaskCancelledError:
                 code = 130
             except LOST as wrong:
-                if losses < RETRIES:
+                free_groups(self._mark_of(key))
+                if self._is_stopping:
+                    code = 130
+                elif losses < RETRIES:
                     log.warning("%s: its worker was lost; it goes on with another one", key)
-                    again = {**told, "force": False, "resume": "auto"}
-                    self.start(key, again, losses + 1)
+                    if key in self._began:  # else what it is to replace may still be there
+                        told = {**told, "force": False, "resume": "auto"}
+                    self.start(key, told, losses + 1)
                     continue
-                why = str(wrong).strip().partition("\n")[0]
-                lost = f"its worker was lost {losses + 1} times; the last time: {why}"
-                yield key, {"event": "error", "message": lost}
-                code = 1
+                else:
+                    why = str(wrong).strip().partition("\n")[0]
+                    lost = f"its worker was lost {losses + 1} times; the last time: {why}"
+                    yield key, {"event": "error", "message": lost}
+                    code = 1
             except RayTaskError as wrong:
                 code, said = 1, str(wrong)
             yield key, {"event": "end", "code": code, "said": said}
 
     def stop(self) -> None:
+        self._is_stopping = True
         for ref in self._live:
             ray.cancel(ref, recursive=False)  # as Ctrl-C: the run finishes its round and commits
 
     def close(self) -> None:
-        for ref in self._live:
+        for ref, (key, *_) in self._live.items():
             ray.cancel(ref, force=True)
+            free_groups(self._mark_of(key))
         ray.kill(self._mailbox)
+
+    def _mark_of(self, key: str) -> str:
+        return f"{self._mark}.{key}."
+
+
+def free_groups(mark: str) -> None:
+    """Remove the placement groups of a lost cell: Ray keeps those of a task until the job ends."""
+    for row in placement_group_table().values():
+        if mark in row["name"] and row["state"] != "REMOVED":
+            remove_placement_group(get_placement_group(row["name"]))
