@@ -106,14 +106,29 @@ def test_reproduce_uses_the_cluster_that_ray_names(study):
 
 
 ACTORS = """
+import threading, time
 from pathlib import Path
+import psutil
 from raysim.cli.main import main
 
 os.chdir(HOME)
+killed = []
+
+
+def kill_one():
+    while not killed:
+        time.sleep(0.05)
+        records = Path(f"{HOME}/runs/there/single/seed0/rounds.jsonl")
+        if not records.exists() or records.read_bytes().count(b"\\n") < 3:
+            continue
+        for process in psutil.process_iter(["cmdline"]):
+            if " ".join(process.info["cmdline"] or []).strip() == "ray::raysim single seed 0":
+                killed.append(process.pid)
+                process.kill()
 
 
 def compare(name, runtime):
-    config = ["quickstart", f"name={name}", "train.rounds=2", "runtime=" + json.dumps(runtime)]
+    config = ["quickstart", f"name={name}", "train.rounds=20", "runtime=" + json.dumps(runtime)]
     try:
         main(["compare", *config, "--methods", "single,fb_nll", "--jobs", "2", "--json"])
     except SystemExit as left:
@@ -127,18 +142,20 @@ def told(name, method):
     return [result["digest"], sorted(row["role"] for row in actors)]
 
 
+threading.Thread(target=kill_one, daemon=True).start()
 here = {"kind": "local"}
 there = {"kind": "ray", "address": cluster.address, "actors": 2}
 codes = [compare("there", there), compare("here", here)]
 runs = [[told(name, method) for method in ("single", "fb_nll")] for name in ("there", "here")]
-tell(codes=codes, runs=runs)
+tell(codes=codes, runs=runs, killed=len(killed))
 """
 
 
 def test_runs_with_actors_of_their_own_take_turns_and_have_the_same_bits(in_cluster):
-    facts = in_cluster(NODES, ACTORS)  # both want both CPUs
+    facts = in_cluster(NODES, ACTORS)  # both want both CPUs, which a killed run must give back
 
     there, here = facts["runs"]
+    assert facts["killed"] == 1
     assert facts["codes"] == [0, 0]
     assert [digest for digest, _ in there] == [digest for digest, _ in here]
     assert all(roles.count("clients") == 2 for _, roles in there)

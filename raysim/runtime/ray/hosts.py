@@ -47,10 +47,8 @@ class Names:
 
     def __init__(self, run: str) -> None:
         self.run, self._used = run, Counter[str]()
-        mark = os.environ.get(GROUPS, "")
-        self.namespace = (
-            f"raysim-{run}-{mark}{uuid4().hex[:8]}"  # no other run or dying actor is there
-        )
+        unique = os.environ.get(GROUPS, "") + uuid4().hex[:8]  # no other run or dying actor has it
+        self.namespace = f"raysim-{run}-{unique}"
 
     def options(self, what: str) -> dict[str, str]:
         """Return Ray's options for the name of a new actor."""

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
+from ray.util import get_placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysim.runtime.ray.connection import connect, find_cluster
