@@ -88,6 +88,11 @@ def command(
     from raysim.config.plugins import module_files
 
     check_resume(resume, force)
+    if force and retries:
+        raise ConfigError(
+            "--force and --retries contradict each other: another attempt goes on with what is "
+            "there, which may be what --force is to replace; give one of them"
+        )
     settings = for_cluster(load_config(config, overrides, imports=imports), storage)
     run_dir = str(settings.run_dir())
 

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
-from raysim.errors import CheckpointError, DataError, OutputError
+from raysim.errors import CheckpointError, DataError, OutputError, OutputLost
 from raysim.runs.checksums import (
     CHECKSUMS,
     RECORDS,
@@ -142,6 +142,11 @@ class RunFolder:
                     self._check_state(resume=self._asked[0], force=self._asked[1])
                 self._clear(everything=force)
                 self._sums = None
+            except OutputError as wrong:
+                self.close()
+                if self._lock_wait_s:  # resume="auto": what came meanwhile can be gone on with
+                    raise OutputLost(f"{wrong}; start again to go on with it") from wrong
+                raise
             except BaseException:
                 self.close()
                 raise

@@ -116,6 +116,7 @@ def test_the_doctor_sends_no_password_to_the_cluster(cli, nobody, storage):
         (["quickstart", "train.round=3"], "did you mean"),
         (["nothing-of-the-kind"], "neither a file nor a bundled config"),
         (["quickstart", "--resume", "--force"], "contradict each other"),
+        (["quickstart", "--retries", "2", "--force"], "contradict each other"),
         (["quickstart"], "give --storage"),
     ],
 )

@@ -352,3 +352,13 @@ def test_a_guest_brings_its_record_and_memory_and_leaves_nothing():
     assert mean(outcome.sums[0])["w"].tolist() == [0.5, 0.5]  # own memory 0, the guest's 1
     with pytest.raises(KeyError):
         away.lend([3])
+
+
+def test_what_a_guest_brings_counts_and_not_a_copy_it_left_behind():
+    stale, home = Cohort(records(4), world=None), Cohort(records(4)[2:], world=None)
+    home.run(call(count_up, on=(3,)), plain)
+    visit = replace(call(tell_memory, on=(3,), groups={3: 0}), guests=(records(4)[3],))
+
+    outcome = stale.run(visit, plain, home.lend([3]))
+
+    assert mean(outcome.sums[0])["w"].tolist() == [1.0, 1.0]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysim.errors import OutputError
+from raysim.errors import OutputError, OutputLost
 from raysim.runs.folder import RunFolder
 from raysim.runs.record import RoundRecord
 
@@ -142,6 +142,14 @@ def test_an_attempt_that_resumes_by_itself_waits_for_the_one_before(folder, capl
         folder.open(force=False)
 
     assert "is in use by another process" in caplog.text
+
+
+def test_an_attempt_that_finds_a_run_begun_meanwhile_may_be_repeated(folder):
+    assert folder.check(resume="auto", force=False) is False
+    started(RunFolder(folder.path))
+
+    with pytest.raises(OutputLost, match="start again to go on"):
+        folder.open(force=False)
 
 
 def test_the_lock_of_a_dead_process_does_not_bind(folder):

@@ -126,7 +126,7 @@ class RayFederation:
                 "True), or drop runtime.round_deadline_s and runtime.quorum"
             )
         of_group = members_by_group(groups)
-        if len(of_group) < len(self.clients):  # else every client is a group of its own
+        if len(of_group) < len(groups):  # else every client is a group of its own
             self._servers.divide(list(of_group), {g: self._at(on) for g, on in of_group.items()})
         count = len(self._servers.actors)
         replies, parts = self._clients.run(call, count)
