@@ -83,10 +83,7 @@ class Client:
     record: ClientRecord
     world: World
     scratch: dict[str, Any] = field(default_factory=dict)
-    """A cache that may vanish at any time.
-
-    What must survive belongs into the memory a task returns.
-    """
+    """A cache that may vanish at any time; what must survive goes into the memory that is returned."""
 
     @property
     def id(self) -> ClientId:

@@ -33,8 +33,9 @@ from raysim.runtime.placement import plan
 from raysim.runtime.ray.client_actors import ClientActors, Part
 from raysim.runtime.ray.connection import connect, nodes
 from raysim.runtime.ray.failures import FAILED, LOST, original
-from raysim.runtime.ray.hosts import Hosts, Names
+from raysim.runtime.ray.hosts import Hosts
 from raysim.runtime.ray.processes import RayHandle, fetch
+from raysim.runtime.ray.seats import Names
 from raysim.runtime.ray.servers import Question, Servers
 from raysim.settings import RuntimeSettings
 

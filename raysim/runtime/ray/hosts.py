@@ -7,15 +7,11 @@ from the last commit, and the calls since then once more.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-import os
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from uuid import uuid4
 
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
@@ -27,7 +23,7 @@ from raysim.runtime.placement import Plan, bundled, share_out, spread
 from raysim.runtime.ray.connection import draining, nodes
 from raysim.runtime.ray.failures import FAILED, LOST, Losses, original, refuse_lost_objects
 from raysim.runtime.ray.processes import ClientActor
-from raysim.runtime.ray.seats import SAY_S, Seat, Seats
+from raysim.runtime.ray.seats import SAY_S, Names, Seat, Seats, clients_name
 
 log = logging.getLogger(__name__)
 AGAIN_S = 1.0
@@ -36,37 +32,8 @@ SETTLE_S = 3.0
 """How long Ray may take to find another place for a lost one, if there is room."""
 LOOK_S = 1.0
 """How often to look for nodes that come and go."""
-GROUPS = "RAYSIM_GROUPS"
-"""Variable whose value is part of the names of a run's placement groups, so that they are found."""
 _Remote = ray.remote(ClientActor)
 """Made once, so that Ray pickles and exports the class once and not for every actor."""
-
-
-class Names:
-    """Names of actors as people read them: RUN/client-7, RUN/clients-0-31#2."""
-
-    def __init__(self, run: str) -> None:
-        self.run, self._used = run, Counter[str]()
-        unique = os.environ.get(GROUPS, "") + uuid4().hex[:8]  # no other run or dying actor has it
-        self.namespace = f"raysim-{run}-{unique}"
-
-    def options(self, what: str) -> dict[str, str]:
-        """Return Ray's options for the name of a new actor."""
-        name = f"{self.run}/{what}"
-        self._used[name] += 1
-        generation = f"#{self._used[name]}" if self._used[name] > 1 else ""
-        return {"name": name + generation, "namespace": self.namespace}
-
-
-def clients_name(clients: Iterable[ClientId]) -> str:
-    """Return what an actor of these clients is called: client-7, clients-0-31, clients-0,4-6,9."""
-    ids = sorted(clients)
-    runs = []
-    for _, same in itertools.groupby(enumerate(ids), key=lambda at: at[1] - at[0]):
-        run = [k for _, k in same]
-        runs.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]))
-    more = f"...{len(ids)}" if len(runs) > 4 else ""
-    return ("client-" if len(ids) == 1 else "clients-") + (",".join(runs[:4]) or "none") + more
 
 
 @dataclass(eq=False)

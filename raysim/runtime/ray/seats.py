@@ -1,25 +1,59 @@
-"""Places for client actors: Ray's placement groups, waited for, looked up, given back."""
+"""Names of actors, and places for clients': placement groups, waited for, looked up, given back."""
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raysim.errors import EnvironmentNotFit
+from raysim.protocols import ClientId
 from raysim.runtime.placement import Node, Plan
 from raysim.runtime.ray.connection import nodes, on_node
 
 log = logging.getLogger(__name__)
 SAY_S = 10.0
 """How often a run says that it waits for resources."""
+GROUPS = "RAYSIM_GROUPS"
+"""Variable whose value is part of the names of a run's placement groups, so that they are found."""
 Bundle = dict[str, float]
+
+
+class Names:
+    """Names of actors as people read them: RUN/client-7, RUN/clients-0-31#2."""
+
+    def __init__(self, run: str) -> None:
+        self.run, self._used = run, Counter[str]()
+        unique = os.environ.get(GROUPS, "") + uuid4().hex[:8]  # no other run or dying actor has it
+        self.namespace = f"raysim-{run}-{unique}"
+
+    def options(self, what: str) -> dict[str, str]:
+        """Return Ray's options for the name of a new actor."""
+        name = f"{self.run}/{what}"
+        self._used[name] += 1
+        generation = f"#{self._used[name]}" if self._used[name] > 1 else ""
+        return {"name": name + generation, "namespace": self.namespace}
+
+
+def clients_name(clients: Iterable[ClientId]) -> str:
+    """Return what an actor of these clients is called: client-7, clients-0-31, clients-0,4-6,9."""
+    ids = sorted(clients)
+    runs = []
+    for _, same in itertools.groupby(enumerate(ids), key=lambda at: at[1] - at[0]):
+        run = [k for _, k in same]
+        runs.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]))
+    more = f"...{len(ids)}" if len(runs) > 4 else ""
+    return ("client-" if len(ids) == 1 else "clients-") + (",".join(runs[:4]) or "none") + more
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from raysim.protocols import Where
 from raysim.runtime.placement import MOST_SERVERS, Node, near
 from raysim.runtime.ray.connection import draining, nodes, on_node
 from raysim.runtime.ray.failures import FAILED, LOST, Losses, original, refuse_lost_objects
-from raysim.runtime.ray.hosts import Names
 from raysim.runtime.ray.processes import ParameterServer
+from raysim.runtime.ray.seats import Names
 from raysim.settings import RuntimeSettings
 
 _Remote = ray.remote(ParameterServer)

@@ -21,8 +21,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysim.runtime.ray.connection import connect, find_cluster
 from raysim.runtime.ray.failures import LOST
-from raysim.runtime.ray.hosts import GROUPS
 from raysim.runtime.ray.inspection import check_reachable
+from raysim.runtime.ray.seats import GROUPS
 from raysim.settings import RuntimeSettings
 from raysim.storage.objects import absolute, place
 
