@@ -83,7 +83,7 @@ class Client:
     record: ClientRecord
     world: World
     scratch: dict[str, Any] = field(default_factory=dict)
-    """A cache that may vanish at any time; what must survive goes into the memory that is returned."""
+    """A cache that may vanish at any time; what must survive goes into returned memory."""
 
     @property
     def id(self) -> ClientId:
