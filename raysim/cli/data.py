@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from raysim.cli.options import import_option
+
 
 @click.group("data")
 def command() -> None:
@@ -28,13 +30,16 @@ def fetch_command(names: tuple[str, ...], out: Path | None) -> None:
 @click.argument("config")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-def export_command(config: str, out: Path, overrides: tuple[str, ...]) -> None:
+@import_option
+def export_command(
+    config: str, out: Path, overrides: tuple[str, ...], imports: tuple[str, ...]
+) -> None:
     """Write the split and given labels of CONFIG to OUT.npz; `partition: {kind: file}` reads it."""
     from raysim.config import choice_name, load_config
     from raysim.data.split_file import export_split
     from raysim.data.world import DriverData
 
-    settings = load_config(config, overrides)
+    settings = load_config(config, overrides, imports=imports)
     data = DriverData(settings.data, settings.seed)
     export_split(
         out,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from raysim.report.records import Run
@@ -42,14 +43,18 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def _part(name: str, values: Sequence[Any], form: str) -> str:
-    """Return the value that all runs share, or that they differ and how."""
-    words = list(dict.fromkeys(str(v) for v in values if v not in (None, "")))
+    """Return the value that all runs share, or that they differ and how; of a file its name."""
+    known = [str(v) for v in values if v not in (None, "")]
+    if not known:
+        return ""
+    words = [Path(w).name if Path(w).is_absolute() else w for w in dict.fromkeys(known)]
+    some = "" if len(known) == len(values) else f" (in {len(known)} of {len(values)} runs)"
     if len(words) == 1:
-        return form.format(words[0])
+        return form.format(words[0]) + some
     if len(words) > MOST:
         words = [*words[: MOST - 1], f"and {len(words) - MOST + 1} more"]
     verb = "differ" if name.endswith("s") else "differs"
-    return f"{name} {verb}: {'; '.join(words)}" if words else ""
+    return f"{name} {verb}: {'; '.join(words)}{some}"
 
 
 def _count(number: int | None, noun: str) -> str:

@@ -20,6 +20,8 @@ from raysim.runs.results import Results, load_result
 from raysim.settings import did_you_mean
 from raysim.studies.study import Cell, check_fit, file_name, listed_seeds, unfinished
 
+MOST_RUNS = 10_000
+"""Of one comparison or sweep."""
 SHARED = ("data", "model", "seed", "name", "output", "imports")
 """Sections that all methods of a comparison have in common."""
 OWN = ("data.features", "data.correction_features")
@@ -120,17 +122,22 @@ def cells_of(
     points: Sequence[Point] = ({},),
 ) -> list[Cell]:
     """Return all runs: the first seed of every point and method first."""
+    check_count(len(points) * len(entries) * (1 if seeds is None else len(seeds)))
     source = dump_config(config) if isinstance(config, RunConfig) else config
     for key in [*(o.partition("=")[0].strip() for o in overrides), *points[0]]:
         if key in ("method", "method.name"):
             raise ConfigError(f"{key} is what --methods decides; leave it out")
         if key == "seed" and seeds is not None:
             raise ConfigError("seed and --seeds contradict each other; give one of them")
-    configs = [
-        (point, label, config)
-        for point in points
-        for label, config in _configs(source, overrides, entries, imports, point).items()
-    ]
+    configs: list[tuple[Point, str, RunConfig]] = []
+    known: dict[str, Point] = {}
+    for point in points:
+        own = _configs(source, overrides, entries, imports, point)
+        configs += [(point, label, config) for label, config in own.items()]
+        same = known.setdefault(repr([replace(c, output="any") for c in own.values()]), point)
+        if same is not point:
+            one, two = (" ".join(f"{k}={v}" for k, v in p.items()) for p in (same, point))
+            raise ConfigError(f"{one} and {two} give the same runs; drop one")
     cells = [
         Cell({"method": label, **point, "seed": str(seed)}, replace(config, seed=seed).resolved())
         for seed in (seeds if seeds is not None else [configs[0][2].seed])
@@ -145,6 +152,14 @@ def cells_of(
                 "{method} and {seed} in it"
             )
     return cells
+
+
+def check_count(runs: int) -> None:
+    if runs > MOST_RUNS:
+        raise ConfigError(
+            f"this gives {runs:,} runs, and one command does at most {MOST_RUNS:,}; give fewer "
+            "values, methods or seeds"
+        )
 
 
 def _configs(

@@ -7,6 +7,7 @@ anything with the members of ``Backend``; ``default_backend`` picks it. It gets 
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import re
@@ -34,6 +35,8 @@ from raysim.settings import RuntimeSettings
 
 MOST_SEEDS = 1000
 """Of one command."""
+LONGEST_NAME = 80
+"""Bytes of a file name that is made of a text."""
 STATUS_EVERY_S = 60.0
 Say = Callable[[str], None]
 Tell = Callable[..., None]
@@ -82,7 +85,7 @@ class Cell:
     @property
     def log(self) -> str:
         """Name of the file that its traceback goes to if it fails."""
-        return f"{file_name(self.title.replace(' seed ', '-seed'))}.txt"
+        return f"{file_name(self.title.replace(' seed ', '-seed').replace(' ', '-'))}.txt"
 
     @property
     def is_finished(self) -> bool:
@@ -156,8 +159,12 @@ def default_backend(config: RunConfig | None, jobs: int | None) -> Backend:
 
 
 def file_name(text: str) -> str:
-    """Return the text with nothing in it that a file name or a template could stumble over."""
-    return re.sub(r"[^\w.,=+-]+", "-", text)
+    """Return the text with nothing in it that a file name or a template could stumble over.
+
+    Where that changes it or it is long, a part of its hash tells it from similar texts.
+    """
+    plain = re.sub(r"[^\w.,=+-]+", "-", text).encode()[:LONGEST_NAME].decode(errors="ignore")
+    return plain if plain == text else f"{plain}.{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 # ---- before anything starts ------------------------------------------------------------------

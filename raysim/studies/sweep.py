@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import yaml
 
 from raysim.errors import ConfigError, RaysimError
 from raysim.runs.results import Results
-from raysim.studies.comparison import Point, Source, cells_of, entries_of, results_of
+from raysim.studies.comparison import Point, Source, cells_of, check_count, entries_of, results_of
 from raysim.studies.study import check_fit, default_backend, run_study, unfinished
 
 NOT_SWEPT = ("seed", "name", "output", "imports")
@@ -41,11 +42,15 @@ def parse_sweep(words: Sequence[str]) -> tuple[list[str], list[Point]]:
         if twice:
             raise ConfigError(f"{word}: {key} has a value twice or is given twice; drop one")
         swept[key] = values
+    twice_given = swept.keys() & {word.partition("=")[0].strip() for word in plain}
+    if twice_given:
+        raise ConfigError(f"{min(twice_given)} is given twice, with several values too; drop one")
     if not swept:
         raise ConfigError(
             "sweep needs a key with several values, got none; write for example "
             "data.noise.rate=0.1,0.3 or data.noise.rate=0.1..0.5:5 (one point: raysim compare)"
         )
+    check_count(math.prod(len(values) for values in swept.values()))
     return plain, [
         dict(zip(swept, point, strict=True)) for point in itertools.product(*swept.values())
     ]
@@ -60,7 +65,7 @@ def _values(word: str, text: str) -> list[str] | None:
     values: list[Any] = []
     for part in parts:
         values += _range(word, part) if isinstance(part, str) and ".." in part else [part]
-    if len(parts) == len(values) == 1:
+    if len(parts) == len(values) < 2:
         return None
     return [
         yaml.safe_dump([v], default_flow_style=True, width=10_000).strip()[1:-1] for v in values

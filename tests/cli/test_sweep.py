@@ -42,6 +42,12 @@ def test_a_word_with_several_values_is_swept(word, values):
     assert [point[word.partition("=")[0]] for point in points] == values
 
 
+def test_a_setting_without_a_value_stays_a_plain_one():
+    plain, points = parse_sweep(["runtime.address=", "train.lr=0.1,0.2"])
+
+    assert (plain, len(points)) == (["runtime.address="], 2)
+
+
 def test_points_are_all_combinations_with_folders_of_their_own():
     _, points = parse_sweep(["data.noise={kind: symmetric},none", "train.lr=0.1,0.2"])
 
@@ -49,8 +55,19 @@ def test_points_are_all_combinations_with_folders_of_their_own():
 
     assert [cell.config.train.lr for cell in cells] == [0.1, 0.2, 0.1, 0.2]
     places = [str(cell.folder.path) for cell in cells]
-    assert places[1] == "runs/quickstart/data.noise=-kind-symmetric-/train.lr=0.2/single/seed0"
+    assert places[3] == "runs/quickstart/data.noise=none/train.lr=0.2/single/seed0"
     assert len(set(places)) == 4
+
+
+def test_long_and_similar_values_have_folders_of_their_own():
+    long = "\U00010400" * 130  # four bytes each
+    _, points = parse_sweep([f"data.root=a/b,a-b,{long}/1,{long}/2"])
+
+    cells = cells_of("quickstart", [], [Entry("single", "single")], seeds=None, points=points)
+
+    assert len({str(cell.folder.path) for cell in cells}) == 4
+    names = [name for cell in cells for name in (*cell.folder.path.parts, cell.log)]
+    assert max(len(name.encode()) for name in names) < 120
 
 
 # ---- runs ------------------------------------------------------------------------------------
@@ -97,6 +114,7 @@ def test_from_python(tmp_path):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
+        (["train.lr="], ["needs a key with several values"]),
         (["train.lr=0.1"], ["needs a key with several values", "raysim compare"]),
         (["train.lr=0.1..0.5"], ["a range is lo..hi:n", "got '0.1..0.5'"]),
         (["train.lr=0.1..0.5:1"], ["n from 2 to 1000"]),
@@ -106,6 +124,14 @@ def test_from_python(tmp_path):
         (["train.lr=0.1..inf:3"], ["must be finite"]),
         (["train.lr=0.1,0.1"], ["train.lr has a value twice"]),
         (["train.lr=0.1,0.2", "train.lr=0.3,0.4"], ["is given twice"]),
+        (["train.lr=0.1", "train.lr=0.3,0.4"], ["train.lr", "is given twice"]),
+        (["train.lr=0.3,0.4", "train.lr=0.1"], ["train.lr", "is given twice"]),
+        (["train.lr=0.001,1e-3"], ["train.lr=0.001", "train.lr=1e-3", "same runs"]),
+        (
+            ["train.lr=0.1..0.2:1000", "train.epochs=1..999:1000", "train.batch=1..999:1000"],
+            ["1,000,000,000 runs", "at most 10,000"],
+        ),
+        (["train.lr=0.1..0.2:1000", "--seeds", "0-10"], ["11,000 runs", "at most 10,000"]),
         (["seed=0,1"], ["seed cannot be swept"]),
         (["method=single,fb_nll"], ["method is what --methods decides"]),
         (["train.round=1,2"], ["did you mean rounds?"]),

@@ -125,6 +125,8 @@ def test_the_commands_of_the_example_work_as_written(command, tmp_path):
     changed = command("run", saved, "--resume", "imports=[my_methods, json]")
     assert changed.code == 2
     assert "imports (now ['my_methods', 'json'], was ['my_methods'])" in changed.err
+    exported = command("data", "export", saved, "split.npz", "--import", "my_methods")
+    assert (exported.code, "written to split.npz" in exported.out) == (0, True)
     listed = command("ls", "methods", "--import", "my_methods")
     assert re.search(r"^label_groups +Groups by label histograms", listed.out, re.MULTILINE)
     plan = command("show", "--plan", *SHORT, "method=label_groups", "--import", "my_methods")

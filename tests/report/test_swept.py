@@ -188,6 +188,17 @@ def test_first_line_says_what_differs(write_sweep, write_run):
     said = make_report([str(run.parent)]).ran
 
     assert "noise differs: symmetric noise; no noise" in said
-    assert "noise rate differs: 0.1; 0.2; 0.3" in said
+    assert "noise rate differs: 0.1; 0.2; 0.3 (in 6 of 7 runs)" in said
     assert "rounds differ: 2 rounds; 1 round" in said
     assert "seeds differ: 0-1; 4" in said
+
+
+def test_first_line_says_what_only_some_have_and_no_folder(write_run, tmp_path):
+    noises = [{"kind": "file", "path": str(tmp_path / "labels.npz")}, {"kind": "none"}]
+    for seed, noise in enumerate(noises):
+        run = write_run("single", seed, [0.5], data={"noise": noise})
+
+    said = make_report([str(run.parent)]).ran
+
+    assert "noise differs: file noise; no noise · noise path labels.npz (in 1 of 2 runs)" in said
+    assert str(tmp_path) not in said
