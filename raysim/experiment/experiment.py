@@ -186,7 +186,7 @@ class Experiment:
         setup_s = time.perf_counter() - self._started
 
         def conclude() -> RunResult:
-            self.folder.check_lock()
+            self.folder.check_files()
             final = Commit(coordinator.done, coordinator.state.groups, coordinator.stored)
             summary = self._summary(data, evaluator, federation, coordinator.stored, setup_s)
             write_models(self.folder, final, config=self.config, data=data)

@@ -33,10 +33,13 @@ def read_checked(storage: Storage, name: str) -> tuple[bytes, str]:
     for attempt in range(TRIES):
         if attempt:
             time.sleep(PAUSE_S)
+        lost = None
         try:
             content = storage.read(name)
         except FileNotFoundError:
-            if not stored(storage).get(name, {}).get("bytes"):
+            with contextlib.suppress(ValueError):
+                lost = stored(storage).get(name, {}).get("bytes")
+            if not lost:
                 raise
             content = b""
         try:
@@ -51,12 +54,22 @@ def read_checked(storage: Storage, name: str) -> tuple[bytes, str]:
 def stored(storage: Storage) -> Entries:
     """Return the entries of a run directory; none where there is no file of them."""
     try:
-        entries: Entries = json.loads(storage.read(CHECKSUMS))["sha256"]
+        plain = json.loads(storage.read(CHECKSUMS))
     except FileNotFoundError:
         return {}
-    except (KeyError, TypeError) as wrong:
+    except ValueError as wrong:
         raise ValueError(f"{CHECKSUMS} is damaged") from wrong
+    entries = plain.get("sha256") if isinstance(plain, dict) else None
+    if not isinstance(entries, dict) or not all(map(_is_entry, entries.values())):
+        raise ValueError(f"{CHECKSUMS} is damaged")
     return entries
+
+
+def _is_entry(value: object) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("bytes", 0), int):
+        return False
+    digests = value.get("sha256")
+    return isinstance(digests, list) and all(isinstance(digest, str) for digest in digests)
 
 
 def difference(entry: Mapping[str, Any] | None, content: bytes) -> str:
@@ -77,8 +90,13 @@ class Checksums:
 
     storage: Storage
     entries: Entries = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+    """Files that are there; a process that was killed may have announced others."""
     _records: Any = field(default_factory=hashlib.sha256)
     _size: int = 0
+
+    def __post_init__(self) -> None:
+        self.written |= {name for name in self.entries if self.storage.exists(name)}
 
     @contextlib.contextmanager
     def replacing(self, digests: Mapping[str, str]) -> Iterator[None]:
@@ -91,6 +109,7 @@ class Checksums:
         self.write()
         yield
         self.entries |= {name: {"sha256": [digest]} for name, digest in digests.items()}
+        self.written |= digests.keys()
 
     def begin_records(self, content: bytes) -> None:
         """Take ``content`` for all records there are."""
@@ -100,6 +119,7 @@ class Checksums:
     def add_records(self, line: bytes) -> None:
         self._records.update(line)
         self._size += len(line)
+        self.written.add(RECORDS)
         self.entries[RECORDS] = {"sha256": [self._records.hexdigest()], "bytes": self._size}
 
     def write(self) -> None:

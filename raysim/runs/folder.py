@@ -16,7 +16,7 @@ import io
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -174,6 +174,27 @@ class RunFolder:
         """Raise ``OutputLost`` if this is not the directory any more that the run began in."""
         if self._lock is not None:
             self._lock.check()
+
+    def check_config(self) -> None:
+        """Raise ``OutputLost`` if the config is gone, without which nobody can go on."""
+        self.check_lock()
+        self._refuse_lost({"config.yaml"} & self._checksums.written)
+
+    def check_files(self) -> None:
+        """Ask now whether the directory is still ours and has every file that was written to it."""
+        if self._lock is not None:
+            with self._reading("the lock"):
+                self._lock.check(at_once=True)
+        self._refuse_lost(self._checksums.written)
+
+    def _refuse_lost(self, names: Collection[str]) -> None:
+        with self._reading("files"):
+            gone = [name for name in sorted(names) if not self.storage.exists(name)]
+        if gone:
+            raise OutputLost(
+                f"output {self.path}: {', '.join(gone)} was deleted while this run wrote to it; the "
+                "rest was left as it is; put it back and go on with --resume, or start anew"
+            )
 
     def write(self, name: str, content: str | Mapping[str, Any]) -> None:
         """Write a file completely or not at all."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from raysim.errors import DataError, OutputError, RaysimError
-from raysim.runs.checksums import CHECKSUMS, RECORDS, stored
+from raysim.runs.checksums import CHECKSUMS, RECORDS, Entries, stored
 from raysim.runs.folder import OWN
 from raysim.storage.checkpoint import MANIFEST, PREVIOUS, objects_of, verified
 from raysim.storage.locks import LOCK
@@ -64,7 +64,7 @@ def _files(storage: Storage, *, models: bool) -> Iterator[tuple[str, IO[bytes]]]
     """
     if not storage.exists("config.yaml"):
         return
-    sums = stored(storage)
+    sums = _checksums(storage)
     manifests = _manifests(storage) if models else {}
     for name, content in manifests.items():
         yield name, io.BytesIO(content)
@@ -82,9 +82,19 @@ def _files(storage: Storage, *, models: bool) -> Iterator[tuple[str, IO[bytes]]]
         with source:
             yield name, source
     if sums:
-        now = stored(storage)
+        now = _checksums(storage)
         same = {n: e for n, e in sums.items() if n == RECORDS or now.get(n) == e}
         yield CHECKSUMS, io.BytesIO(json.dumps({"sha256": same}, indent=1).encode())
+
+
+def _checksums(storage: Storage) -> Entries:
+    try:
+        return stored(storage)
+    except ValueError as wrong:
+        raise DataError(
+            f"{storage.root}: {wrong}; restore it from a copy, or remove it: then the run is "
+            "copied unverified"
+        ) from wrong
 
 
 def _manifests(storage: Storage) -> dict[str, bytes]:

@@ -169,7 +169,7 @@ class Coordinator:
         return state, event
 
     def _commit(self, state: State, finished: int) -> State:
-        self._folder.check_lock()
+        self._folder.check_config()
         stored = self._federation.commit(self._folder.checkpoint, state.models)
         groups = {str(k): g for k, g in state.groups.items()}
         small = {"groups": groups, "values": dict(state.values), "finished": finished}

@@ -31,8 +31,11 @@ STALE_S = 60.0
 class Lock(Protocol):
     """The right to write to a storage."""
 
-    def check(self) -> None:
-        """Raise ``OutputLost`` if the storage is not the one that was locked any more."""
+    def check(self, *, at_once: bool = False) -> None:
+        """Raise ``OutputLost`` if the storage is not the one that was locked any more.
+
+        ``at_once`` asks the storage even where it was asked a moment ago.
+        """
 
     def release(self) -> None:
         """Give it back; harmless when it was given back before."""
@@ -52,7 +55,7 @@ class FolderLock:
             ) from None
         self._locked = path.stat()
 
-    def check(self) -> None:
+    def check(self, *, at_once: bool = False) -> None:
         """Raise if the locked file is not at its place any more, and so not the folder."""
         try:
             is_there = os.path.samestat(self._path.stat(), self._locked)
@@ -91,9 +94,9 @@ class RemoteLock:
         self._thread = threading.Thread(target=self._live, name="raysim lock", daemon=True)
         self._thread.start()
 
-    def check(self) -> None:
+    def check(self, *, at_once: bool = False) -> None:
         """Raise if another process took over, as it may after a long silence of ours."""
-        if time.monotonic() - self._signed_at > STALE_S / 2:
+        if at_once or time.monotonic() - self._signed_at > STALE_S / 2:
             self._refresh()
         if self._is_lost:
             raise OutputLost(

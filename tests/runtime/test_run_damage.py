@@ -147,6 +147,38 @@ def test_damaged_checksums_are_named(run):
         _ = raysim.load_result(run).records
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"sha255": {}}',
+        '{"sha256": []}',
+        '{"sha256": {"rounds.jsonl": []}}',
+        '{"sha256": {"rounds.jsonl": {"sha255": []}}}',
+        '{"sha256": {"rounds.jsonl": {"sha256": 3}}}',
+        '{"sha256": {"rounds.jsonl": {"sha256": [3]}}}',
+        '{"sha256": {"rounds.jsonl": {"sha256": ["a"], "bytes": "7"}}}',
+        "[]",
+    ],
+)
+def test_checksums_of_another_shape_are_named(run, unfinished, content):
+    for path in (run, unfinished):
+        (path / "checksums.json").write_text(content)
+
+    def resume():
+        Experiment(load_config("quickstart", [*SHORT, f"output={unfinished}"])).run(resume=True)
+
+    readers = [
+        lambda: raysim.load_result(run).records,
+        lambda: copy(open_storage(run), run.parent / "copy", models=False),
+        resume,
+    ]
+    for read in readers:
+        with pytest.raises(RaysimError, match=r"checksums\.json is damaged"):
+            read()
+    _, problems = read_runs([str(run)])
+    assert any("checksums.json is damaged" in problem for problem in problems)
+
+
 def test_models_made_again_are_as_good(run):
     export_models(run)
 
