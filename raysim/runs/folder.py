@@ -192,8 +192,8 @@ class RunFolder:
             gone = [name for name in sorted(names) if not self.storage.exists(name)]
         if gone:
             raise OutputLost(
-                f"output {self.path}: {', '.join(gone)} was deleted while this run wrote to it; the "
-                "rest was left as it is; put it back and go on with --resume, or start anew"
+                f"output {self.path}: {', '.join(gone)} was deleted while this run wrote to it; "
+                "the rest was left as it is; put it back and go on with --resume, or start anew"
             )
 
     def write(self, name: str, content: str | Mapping[str, Any]) -> None:
