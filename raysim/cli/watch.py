@@ -38,8 +38,9 @@ QUIET_S = 3.0
 def command(run: str, once: bool, interval: float) -> None:
     """Follow RUN, a run directory or URL, from another terminal; nothing in it is changed.
 
-    Ends with the run: exit code 0 when it is done, 1 when it failed, was stopped or is not running
-    any more. Ctrl-C ends only the watching (130). In a pipe: one plain line per round.
+    Ends with the run: exit code 0 when it is done, 1 when it failed, was stopped, is not running
+    any more or its records are damaged. Ctrl-C ends only the watching (130). In a pipe: one
+    plain line per round.
     """
     from raysim.storage.files import reason
 
@@ -176,7 +177,7 @@ def _once(follower: Follower) -> int:
         raise DataError(f"no run directory at {follower.storage.root}; `raysim run` makes one")
     follower.look()  # the lock is asked twice
     Console().print(Screen(story))
-    return _code(story)
+    return _code(follower)
 
 
 def _follow(follower: Follower, interval: float) -> int:
@@ -190,8 +191,9 @@ def _follow(follower: Follower, interval: float) -> int:
             if not is_live:
                 said = _tell(follower, said)
             if story.outcome == "done" or story.outcome in BROKEN:
-                return _code(story)
+                break
             time.sleep(interval)
+    return _code(follower)
 
 
 def _tell(follower: Follower, said: str) -> str:
@@ -206,5 +208,13 @@ def _tell(follower: Follower, said: str) -> str:
     return story.message
 
 
-def _code(story: Story) -> int:
-    return 1 if story.outcome in BROKEN else 0
+def _code(follower: Follower) -> int:
+    from raysim.runs.checksums import RECORDS, read_checked
+
+    wrong = ""
+    with contextlib.suppress(FileNotFoundError):
+        _, wrong = read_checked(follower.storage, RECORDS)
+    if wrong:
+        where = f"{follower.storage.root}/{RECORDS}"
+        click.echo(f"raysim: {where} is damaged ({wrong}); what is shown may be wrong", err=True)
+    return 1 if wrong or follower.story.outcome in BROKEN else 0

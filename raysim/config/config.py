@@ -44,7 +44,10 @@ from raysim.storage.objects import Place, place, refuse_secrets
 
 FREE_TO_CHANGE = ("runtime", "checkpoint", "output", "track")
 """Sections that do not touch a run's bits, so that --resume accepts other values."""
-RUN_FILES = ("environment.json", "rounds.jsonl", "result.json", "checkpoint")
+RUN_FILES = (
+    *("environment.json", "rounds.jsonl", "result.json", "checksums.json", "events.jsonl"),
+    *("checkpoint", "models/index.json"),
+)
 """One of these beside a config.yaml makes the folder a run directory."""
 _MISSING = object()
 
@@ -233,13 +236,18 @@ def _read(path: Path, folder: Path = Path(), seen: tuple[Path, ...] = ()) -> dic
         raw = {}
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} must hold settings (key: value), got {type(raw).__name__}")
-    if path.name == "config.yaml" and any((path.parent / name).exists() for name in RUN_FILES):
+    if _is_of_run(path) or _is_of_run(path.resolve()):
         refuse_unnamed(module_names(raw.get("imports")), str(path))
     base = raw.pop("base", None)
     if base is None:
         return raw
     under = _read(Path(str(base)), path.parent, (*seen, path.resolve()))
     return _merge(under, raw, "")
+
+
+def _is_of_run(path: Path) -> bool:
+    beside = (path.parent / name for name in RUN_FILES)
+    return path.name == "config.yaml" and any(file.exists() for file in beside)
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -61,6 +61,7 @@ DATA = {
     "digest": "images and labels of data.dataset",
     "split": "split of data.partition",
     "labels": "given labels of data.noise",
+    "noise": "noise levels of data.noise",
     "features": "features of data.features",
 }
 """What a run's data is told by, and what it is called."""
@@ -108,11 +109,10 @@ class Experiment:
         resume = self.folder.check(resume=resume, force=force)
         if resume:
             self._check_same_config()
-            if self.folder.is_finished:
-                result = RunResult(self.folder.read("result.json"), self.folder.path)
-                yield Rounds(None, result)
-                return
             self.folder.verify()
+            if self.folder.is_finished:
+                yield Rounds(None, RunResult(self.folder.read("result.json"), self.folder.path))
+                return
         check_trackers(self.config.track, self.folder)
         data = self.prepare()
         if resume:
@@ -315,7 +315,7 @@ class Experiment:
 
     def _data_digests(self, data: DriverData) -> dict[str, str]:
         """Return what tells this run's data from any other."""
-        world, split = data.spec().open(), data.split
+        world, split, noisy = data.spec().open(), data.split, data.noisy
         rows = np.sort(np.concatenate([*split.clients, split.server_ids]))
         rows = rows[:: 1 + len(rows) // FEATURE_ROWS]
         return {
@@ -323,7 +323,8 @@ class Experiment:
             "split": content_digest(
                 [*split.clients, *map(np.array, split.tasks), split.task_of, split.server_ids]
             ),
-            "labels": content_digest(data.noisy.given),
+            "labels": content_digest(noisy.given),
+            "noise": content_digest([noisy.rate, noisy.is_noisy, noisy.target]),
             "features": content_digest(world.features(u, rows) for u in uses_of(self.config)),
         }
 

@@ -19,7 +19,7 @@ from raysim.errors import DataError
 from raysim.runs.checksums import read_checked
 from raysim.runs.folder import find_runs
 from raysim.runs.record import RoundRecord, finite_number, newest_known, parse_records
-from raysim.storage.files import reason
+from raysim.storage.files import read_array, reason
 from raysim.storage.objects import Storage
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -106,13 +106,13 @@ class Run:
             content, wrong = read_checked(self.storage, file)
             if wrong:
                 raise ValueError(wrong)
-            array = np.load(io.BytesIO(content), allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+            array = read_array(io.BytesIO(content), str)
+        except (OSError, ValueError, DataError) as error:
             said = " ".join(str(error).split())[:100]
             why = reason(error) if isinstance(error, OSError) else said
             self.problems.append(f"{self.root}: {file} cannot be read ({why}).")
             return None
-        if not isinstance(array, np.ndarray) or array.ndim != ndim or array.dtype.kind not in "fiu":
+        if array.ndim != ndim or array.dtype.kind not in "fiu":
             self.problems.append(f"{self.root}: {file} is not an array of {ndim}-d numbers.")
             return None
         return array

@@ -25,7 +25,7 @@ from numpy.lib import format as npy
 from raysim.errors import CheckpointError
 from raysim.protocols import Tree
 from raysim.settings import check, settings
-from raysim.storage.files import PART, reason
+from raysim.storage.files import PART, open_arrays, reason
 from raysim.storage.objects import Storage, open_storage, remedy
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ def _read_object(storage: Storage, digest: str) -> dict[str, np.ndarray]:
     except FileNotFoundError as wrong:
         raise CheckpointError(f"checkpoint object {path} is missing") from wrong
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        with open_arrays(io.BytesIO(content), str) as file:
             tree = {name: file[name] for name in file.files}
     except Exception as wrong:  # numpy, zipfile and zlib each have their own classes
         raise CheckpointError(f"checkpoint object {path} is damaged: {wrong}") from wrong

@@ -31,6 +31,8 @@ PART = ".part"
 NOT_FINITE = "not_finite"
 """Entry that names what was NaN or infinite before it became null."""
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
+_MAGIC = (b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06")
+"""How npy and npz files begin."""
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, NotImplementedError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
@@ -122,6 +124,7 @@ def read_array(
     import numpy as np
 
     try:
+        _refuse_other_kinds(source)
         array = np.load(source, mmap_mode="r" if mapped else None, allow_pickle=False)
         if not isinstance(array, np.ndarray):
             raise ValueError("an npz archive instead of one array")
@@ -139,12 +142,26 @@ def open_arrays(
 
     try:
         with contextlib.ExitStack() as closing:
+            _refuse_other_kinds(source)
             archive = np.load(source, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("a single array instead of an npz archive")
             yield closing.enter_context(archive)
     except _UNREADABLE as wrong:
         raise DataError(say(str(wrong))) from wrong
+
+
+def _refuse_other_kinds(source: str | Path | IO[bytes]) -> None:
+    """Raise for what NumPy would take for a pickle, and advise to load unsafely."""
+    if isinstance(source, str | Path):
+        with Path(source).open("rb") as file:
+            head = file.read(6)
+    else:
+        start = source.tell()
+        head = source.read(6)
+        source.seek(start)
+    if head and not head.startswith(_MAGIC):
+        raise ValueError("a file of another kind")
 
 
 # ---- JSON ----------------------------------------------------------------------------------

@@ -154,6 +154,19 @@ def test_a_runs_config_is_run_only_after_its_modules_were_named(folder):
     assert (folder / "ran").exists()
 
 
+def test_a_runs_config_is_known_by_another_name_and_with_little_beside_it(folder):
+    (folder / "mine.yaml").symlink_to("run/config.yaml")
+    (folder / "models_only").mkdir()
+    shutil.copy(folder / "run/config.yaml", folder / "models_only")
+    shutil.copytree(folder / "run/models", folder / "models_only/models")
+
+    for config in ("mine.yaml", "models_only/config.yaml"):
+        with pytest.raises(RaysimError, match="--import somebodys"):
+            call(run, config, "output=again")
+
+    assert not (folder / "ran").exists()
+
+
 def test_a_config_of_ones_own_needs_no_option(folder):
     (folder / "mine.yaml").write_text("base: quickstart\nimports: [somebodys]\n")
 

@@ -112,6 +112,20 @@ def test_a_finished_run_is_shown_and_left_with_0(begun, place):
     assert "50.0 %" in out
 
 
+@pytest.mark.parametrize("options", [["--once"], []])
+def test_records_that_were_changed_are_named_and_give_1(begun, place, options):
+    begun.append(record("train", 1, accuracy={"mean": 0.5, "std": 0.0}))
+    begun.write("result.json", {})
+    content = begun.storage.read("rounds.jsonl")
+    begun.storage.write("rounds.jsonl", content.replace(b"0.5", b"0.6"))
+
+    done = CliRunner().invoke(watch.command, [str(place), *options], catch_exceptions=False)
+
+    assert done.exit_code == 1
+    assert "60.0" in done.stdout
+    assert "rounds.jsonl is damaged" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -60,6 +61,16 @@ def test_what_is_no_array_is_said_in_the_callers_words(tmp_path, content, mapped
 
     with pytest.raises(DataError, match=r"this is no array \(.+\); write it again"):
         read_array(tmp_path / "a.npy", say, mapped=mapped)
+
+
+@pytest.mark.parametrize("read", [read_array, lambda path, say: open_arrays(path, say).__enter__()])
+@pytest.mark.parametrize("content", [b"text", pickle.dumps({"x": 1})])
+def test_nobody_is_told_to_unpickle_a_file_of_another_kind(tmp_path, content, read):
+    (tmp_path / "a").write_bytes(content)
+
+    for source in (tmp_path / "a", io.BytesIO(content)):
+        with pytest.raises(DataError, match=r"no array \(a file of another kind\)"):
+            read(source, say)
 
 
 def test_arrays_are_read_by_name(tmp_path):

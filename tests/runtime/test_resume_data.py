@@ -73,6 +73,15 @@ def label_data(folder, shift):
     return [f"data.partition={{kind: file, path: {folder}.npz}}", "data.noise=file"]
 
 
+def level_data(folder, shift):
+    config = load_config("quickstart", ["data.noise={kind: uniform, rho: 1.0}"])
+    data = DriverData(config.data, seed=0)
+    data.noisy.rate[0] = shift
+    facts = {"dataset": "digits", "digest": data.store.digest, "seed": 0}
+    export_split(folder.with_suffix(".npz"), split=data.split, noisy=data.noisy, **facts)
+    return [f"data.partition={{kind: file, path: {folder}.npz}}", "data.noise=file"]
+
+
 def feature_data(folder, shift):
     folder.with_suffix(".json").write_text(json.dumps([1.0, 1.0 + shift]))
     return [f"data.features={{kind: scaled_pixels, path: {folder}.json}}"]
@@ -84,6 +93,7 @@ def feature_data(folder, shift):
         (client_data, "images and labels of data.dataset"),
         (split_data, "split of data.partition"),
         (label_data, "given labels of data.noise"),
+        (level_data, "noise levels of data.noise"),
         (feature_data, "features of data.features"),
     ],
 )

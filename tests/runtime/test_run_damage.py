@@ -269,6 +269,16 @@ def test_resuming_notices_a_flipped_bit(unfinished, name):
     assert not (unfinished / "result.json").exists()
 
 
+@pytest.mark.parametrize("name", ["rounds.jsonl", "environment.json", "artifacts/similarity.npy"])
+def test_resuming_a_finished_run_notices_a_flipped_bit(run, name):
+    config = load_config("quickstart", [*SHORT, f"output={run}"])
+    assert Experiment(config).run(resume=True).is_finished
+    flip(run / name, 0.6)
+
+    with pytest.raises(RaysimError, match=name.replace(".", r"\.")):
+        Experiment(config).run(resume=True)
+
+
 def test_a_run_of_before_is_resumed_and_verified_from_then_on(unfinished, made):
     (unfinished / "checksums.json").unlink()
 
