@@ -25,6 +25,7 @@ def followed(head):
 
 CTRL_C = """
 import json, signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # in the background it would be ignored
 job = subprocess.Popen([sys.executable, "-m", "raysim", "submit", *sys.argv[1:]],
                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 seen = []

@@ -18,7 +18,6 @@ from raysim.settings import settings
 SHORT = ("quickstart", "train.rounds=2", "train.epochs=1", "runtime.kind=local")
 
 
-@METHODS.register("says_nan")
 @settings
 class SaysNan(Single):
     """Records what no JSON can hold."""
@@ -28,6 +27,11 @@ class SaysNan(Single):
         context.record(loss=math.nan, mine={"largest": math.inf, "all": [1.0, -math.inf]})
         context.record(selection={"f_score": math.nan})
         return state
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _says_nan(registered):
+    registered(METHODS, "says_nan", SaysNan)
 
 
 def read(text: str):

@@ -19,7 +19,6 @@ from raysim.settings import settings
 SHORT = ("train.rounds=2", "train.epochs=1", "runtime.kind=local")
 
 
-@FEATURES.register("scaled_pixels")
 @settings
 class ScaledPixels(Extractor):
     """Pixels times the numbers in a file, as weights from a file would be."""
@@ -35,6 +34,11 @@ class ScaledPixels(Extractor):
 
     def fingerprint(self):
         return f"scaled {Path(self.path).read_text()}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _scaled_pixels(registered):
+    registered(FEATURES, "scaled_pixels", ScaledPixels)
 
 
 def client_data(folder, shift):
