@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 METADATA = {"aws": "http://169.254.169.254", "gcp": "http://metadata.google.internal"}
 GCP_NOTICE_S = 30.0
@@ -60,7 +61,9 @@ def seconds_left(provider: str, metadata: str) -> float | None:
 
 def drain(node_id: str | None, address: str | None, left_s: float, provider: str) -> bool:
     """Tell Ray that the node goes; return whether Ray took it in."""
-    line = ["ray", "drain-node", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
+    ours = Path(sys.executable).with_name("ray")  # of the environment that runs this
+    line = [str(ours) if ours.exists() else "ray", "drain-node"]
+    line += ["--reason", "DRAIN_NODE_REASON_PREEMPTION"]
     line += ["--reason-message", f"{provider} takes the spot machine back"]
     line += ["--deadline-remaining-seconds", f"{left_s:.0f}"]
     line += ["--address", address] if address else []
@@ -86,9 +89,10 @@ def main() -> None:
     while (left_s := seconds_left(given.provider, metadata)) is None:
         time.sleep(given.every)
     print(f"spot watcher: {given.provider} takes this machine in {left_s:.0f} s", flush=True)
+    until = time.monotonic() + left_s
     while not drain(given.node_id, given.address, left_s, given.provider):
         time.sleep(RETRY_S)
-        left_s = max(left_s - RETRY_S, 0.0)
+        left_s = max(until - time.monotonic(), 0.0)
     print("spot watcher: the node is drained", flush=True)
 
 
