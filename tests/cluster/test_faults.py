@@ -72,6 +72,7 @@ tell(local=local(), digest=result["digest"], restarts=result["restarts"], log=lo
 """
 
 
+@pytest.mark.cluster  # with nobody beside it: the threshold is what is used now, and some more
 def test_an_actor_killed_for_its_memory_is_rebuilt(in_cluster):
     total, free = memory_bytes("MemTotal"), memory_bytes("MemAvailable")
     threshold = (total - free + 2.2e9) / total

@@ -122,7 +122,17 @@ def home_of_a_client(folder):
     return next(worker for worker in workers if worker.node_id == home)
 
 
+def all_free():
+    # Ray frees the room of the run before a little later, node by node.
+    for _ in range(100):
+        if ray.available_resources().get("CPU") == ray.cluster_resources().get("CPU"):
+            break
+        time.sleep(0.1)
+
+
 def attempt(setup, *listeners, **options):
+    if ray.is_initialized():
+        all_free()
     try:
         summary = Experiment(setup).run(listeners=listeners, **options).summary
         return {"digest": summary["digest"], "restarts": summary["restarts"]}
